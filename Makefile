@@ -1,0 +1,40 @@
+# Everything runs in .venv, which each target sets up by itself (tools/setup.sh).
+# PYTHON=/path/to/python3.12 chooses the interpreter.
+
+PY := .venv/bin/python
+
+.PHONY: help setup demo test test-long check bench clean
+
+help:
+	@echo "make demo       two servers on one directory, one of them killed and restarted"
+	@echo "make test       the tests, with coverage; leaves out those marked slow"
+	@echo "make test-long  all tests"
+	@echo "make check      lint, format, types, import directions"
+	@echo "make bench      the benchmarks"
+	@echo "make clean      removes everything that these made, the environment too"
+
+setup:
+	@sh tools/setup.sh
+
+demo: setup
+	@$(PY) -m demo
+
+test: setup
+	@$(PY) -m pytest -m "not slow" --cov --cov-report=term
+
+test-long: setup
+	@$(PY) -m pytest --cov --cov-report=term
+
+check: setup
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) .venv/bin/lint-imports --no-logo
+
+bench: setup
+	@$(PY) -m benchmarks
+
+clean:
+	@rm -rf .venv .setup build dist htmlcov .coverage .coverage.* \
+	    .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

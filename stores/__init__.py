@@ -1,0 +1,28 @@
+"""The backends of task_tracker, one module or package each; siblings that do not know each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from stores.files.persistent import PersistentTaskStore
+    from stores.memory import InMemoryTaskStore
+
+__all__ = ["InMemoryTaskStore", "PersistentTaskStore"]
+
+DISTRIBUTION: Final = "durable-task-tracker"
+"""Tells this package from others that are called ``stores`` too."""
+
+_HOMES: Final = {
+    "InMemoryTaskStore": "stores.memory",
+    "PersistentTaskStore": "stores.files.persistent",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a backend when it is asked for, so that nobody pays for the others."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stores' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

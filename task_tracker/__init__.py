@@ -1,0 +1,77 @@
+"""task_tracker: the task tracker that Python servers embed.
+
+::
+
+    from task_tracker import TaskTracker
+
+    tracker = TaskTracker()
+    task = tracker.create("session_commit", resource_id="sess-1", account_id="acme", user_id="alice")
+    tracker.start(task.task_id)
+    tracker.complete(task.task_id, {"archived": True})
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from task_tracker.aio import AsyncTaskTracker
+from task_tracker.errors import (
+    AmbiguousTask,
+    CapabilityMissing,
+    CorruptRecord,
+    InvalidTaskId,
+    InvalidTransition,
+    LeaseHeld,
+    LeaseLost,
+    SettingsError,
+    StoreUnavailable,
+    TaskExists,
+    TaskNotFound,
+    TaskTrackerError,
+    VersionConflict,
+)
+from task_tracker.instance import get_task_tracker, reset_task_tracker, set_task_tracker
+from task_tracker.listing import TaskPage
+from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
+from task_tracker.retention import Retention
+from task_tracker.tracker import TaskTracker
+
+if TYPE_CHECKING:
+    from task_tracker.config import StorageConfig
+
+__all__ = [
+    "AmbiguousTask",
+    "AsyncTaskTracker",
+    "Attempt",
+    "CapabilityMissing",
+    "CorruptRecord",
+    "InvalidTaskId",
+    "InvalidTransition",
+    "LeaseHeld",
+    "LeaseLost",
+    "Retention",
+    "SettingsError",
+    "StorageConfig",
+    "StoreUnavailable",
+    "TaskExists",
+    "TaskKey",
+    "TaskNotFound",
+    "TaskPage",
+    "TaskRecord",
+    "TaskStatus",
+    "TaskTracker",
+    "TaskTrackerError",
+    "VersionConflict",
+    "get_task_tracker",
+    "reset_task_tracker",
+    "set_task_tracker",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the configuration when it is asked for: pydantic is most of what an import would cost."""
+    if name == "StorageConfig":
+        from task_tracker.config import StorageConfig
+
+        return StorageConfig
+    raise AttributeError(f"module 'task_tracker' has no attribute {name!r}")

@@ -1,0 +1,205 @@
+"""How a tracker reaches records: cache first, the store whenever the cache may be stale.
+
+Owns the loops that make reads fresh and writes first-wins. Refuses to know which steps exist: a step is a
+function from record to record (:mod:`task_tracker.transitions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from task_tracker.cache import TaskCache
+from task_tracker.changes import Changes
+from task_tracker.clock import Clock
+from task_tracker.errors import (
+    AmbiguousTask,
+    InvalidTransition,
+    StoreUnavailable,
+    TaskNotFound,
+    VersionConflict,
+)
+from task_tracker.keyed_locks import KeyedLocks
+from task_tracker.outcomes import PendingOutcomes
+from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.store import Page, Query, Stored, TaskStore, Unchanged
+
+__all__ = ["RecordAccess", "Step"]
+
+Step = Callable[[TaskRecord], TaskRecord]
+"""Record in, changed record out (or the same one: nothing to do). Raises InvalidTransition."""
+
+_CONFLICTS_BEFORE_GIVING_UP: Final = 100
+
+
+class RecordAccess:
+    """Store, cache and waiters as one. Thread-safe; the store is asked outside of all locks but the task's."""
+
+    def __init__(self, store: TaskStore, clock: Clock, *, max_cached: int) -> None:
+        self.store = store
+        self.cache = TaskCache(max_cached)
+        self.changes = Changes()
+        self.outcomes = PendingOutcomes(clock)
+        self._locks = KeyedLocks()
+        self._exact = store.capabilities.compare_and_set
+
+    def resolve(self, task_id: str, account_id: str | None, user_id: str | None) -> TaskKey | None:
+        """Return the key that a call means: the given owner's, or the one cached owner's of this id.
+
+        Raises ValueError for a blank owner, AmbiguousTask if several cached owners fit.
+        """
+        for name in (account_id, user_id):
+            if name is not None and not name.strip():
+                raise ValueError("Task ownership requires non-empty account_id and user_id")
+        if account_id is not None and user_id is not None:
+            return TaskKey(account_id, user_id, task_id)
+        known = [
+            key
+            for key in self.cache.keys_of(task_id)
+            if account_id in (None, key.account_id) and user_id in (None, key.user_id)
+        ]
+        if len(known) > 1:
+            raise AmbiguousTask(f"{len(known)} owners have a task {task_id}; name account_id and user_id")
+        return known[0] if known else None
+
+    def resolve_to_write(self, task_id: str, account_id: str | None, user_id: str | None) -> TaskKey:
+        """Return the key that a call means. Raises TaskNotFound instead of returning None."""
+        key = self.resolve(task_id, account_id, user_id)
+        if key is None:
+            raise TaskNotFound(
+                f"no task {task_id} is known to this process; pass account_id and user_id to have the store asked"
+            )
+        return key
+
+    def ended(self, task_id: str, account_id: str | None, user_id: str | None) -> TaskRecord | None:
+        """Return the record if the cache alone can answer: one that has ended. Asks nobody."""
+        key = self.resolve(task_id, account_id, user_id)
+        cached = None if key is None else self.cache.get(key)
+        return cached.record if cached is not None and cached.record.status.is_terminal else None
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def load(self, key: TaskKey) -> Stored | None:
+        """Return the record as it stands now, None if there is none. Raises StoreUnavailable, CorruptRecord."""
+        cached = self.cache.get(key)
+        if cached is not None and cached.record.status.is_terminal:
+            return cached
+        return self._ask(key, cached)
+
+    def load_page(self, query: Query) -> Page:
+        """Return a page from the store and remember what is on it."""
+        mark = self.cache.mark()
+        page = self.store.list(query)
+        for stored in page.items:
+            if self.cache.get(stored.record.key) is not stored:
+                self.cache.put(stored, mark)
+        return page
+
+    def confirm_active(self) -> None:
+        """Make the cache true again: ask the store about every record in it that has not ended."""
+        for key, cached in self.cache.active():
+            self._ask(key, cached)
+
+    def _ask(self, key: TaskKey, cached: Stored | None) -> Stored | None:
+        mark = self.cache.mark()
+        try:
+            answer = self.store.get(key, known=None if cached is None else cached.version)
+        except TaskNotFound:
+            if cached is not None:
+                self.cache.drop(key)
+            return None
+        if isinstance(answer, Unchanged):
+            assert cached is not None, "a store said 'unchanged' without having been told what is known"
+            if answer.version is cached.version:
+                return cached
+            answer = Stored(cached.record, answer.version)
+        self.cache.put(answer, mark)
+        return answer
+
+    # ---- writing -------------------------------------------------------------------------------------
+
+    def add(self, record: TaskRecord, *, unless_active: bool = False) -> TaskRecord | None:
+        """Create ``record``; None if ``unless_active`` and one of its kind is active."""
+        mark = self.cache.mark()
+        stored = self.store.create_if_no_active(record) if unless_active else self.store.create(record)
+        if stored is None:
+            return None
+        self.cache.put(stored, mark)
+        return stored.record
+
+    def change(self, key: TaskKey, step: Step) -> TaskRecord:
+        """Apply ``step`` to the record as it stands and store what comes out; return it.
+
+        The cached record is only a guess: a write that started from a stale one is refused by the store and
+        begun again, and neither "nothing to do" nor "not allowed" is concluded from an active record that
+        was not confirmed. Raises TaskNotFound, InvalidTransition, StoreUnavailable, CorruptRecord.
+        """
+        with self._locks.hold(key):
+            if self._exact:
+                done = self._change_unconfirmed(key, step)
+                if done is not None:
+                    return done
+            for _ in range(_CONFLICTS_BEFORE_GIVING_UP):
+                current = self.load(key)
+                if current is None:
+                    raise TaskNotFound(f"no task {key.task_id}; it is unknown, deleted or somebody else's")
+                changed = step(current.record)
+                if changed is current.record:
+                    return changed
+                try:
+                    return self._write(changed, current)
+                except VersionConflict:
+                    continue
+        raise VersionConflict(
+            f"task {key.task_id} was changed by others {_CONFLICTS_BEFORE_GIVING_UP} times in a row; try again"
+        )
+
+    def finish(self, key: TaskKey, step: Step) -> TaskRecord:
+        """Apply a step that ends the task; keep the outcome if the store cannot be reached.
+
+        The first outcome wins, also while it waits: a second one only lands if the first could not.
+        Raises as :meth:`change`; StoreUnavailable means that the outcome is kept and tried again.
+        """
+        try:
+            self.outcomes.land(key)
+            return self.change(key, step)
+        except StoreUnavailable as error:
+            if self.outcomes.keep(key, lambda: self.change(key, step)):
+                raise StoreUnavailable(
+                    f"the outcome of task {key.task_id} could not be stored and is tried again in the background "
+                    f"as long as this process lives: {error}"
+                ) from error
+            raise
+
+    def delete(self, key: TaskKey) -> bool:
+        """Delete a record that has ended; False if there is none. Raises InvalidTransition if it is active."""
+        try:
+            self.store.delete(key)
+        except TaskNotFound:
+            self.cache.drop(key)
+            return False
+        self.cache.drop(key)
+        self.changes.announce(key)
+        return True
+
+    def _change_unconfirmed(self, key: TaskKey, step: Step) -> TaskRecord | None:
+        """Try to write from the cached record without asking first; None if that proved nothing."""
+        guess = self.cache.get(key)
+        if guess is None:
+            return None
+        try:
+            changed = step(guess.record)
+            return None if changed is guess.record else self._write(changed, guess)
+        except (InvalidTransition, VersionConflict):
+            return None
+
+    def _write(self, record: TaskRecord, current: Stored) -> TaskRecord:
+        mark = self.cache.mark()
+        try:
+            stored = self.store.update(record, expected=current.version if self._exact else None)
+        except TaskNotFound:
+            self.cache.drop(record.key)
+            raise
+        self.cache.put(stored, mark)
+        self.changes.announce(record.key)
+        return stored.record

@@ -1,0 +1,362 @@
+"""AsyncTaskTracker: the same calls as coroutines, a thin facade over the synchronous tracker.
+
+Owns a bounded pool of threads and the deadline of a call. Refuses to keep anything that belongs to one
+event loop: the same object serves any thread and any loop, also several at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from task_tracker.errors import StoreUnavailable
+from task_tracker.listing import TaskPage
+from task_tracker.records import TaskRecord
+from task_tracker.tracker import TaskTracker
+from task_tracker.waiting import Waiting
+
+__all__ = ["AsyncTaskTracker"]
+
+_T = TypeVar("_T")
+
+MAX_THREADS: Final = 16
+CALL_SECONDS: Final = 60.0
+
+
+class AsyncTaskTracker:
+    """Every method of :class:`TaskTracker` that may touch the store, awaited.
+
+    Calls that the cache can answer return without a thread hop. The others run on at most ``max_threads``
+    threads of this object's own; one that has not returned after ``call_seconds`` raises StoreUnavailable
+    (a write may still land). When an ``await`` is cancelled, a write that was started is let to its end
+    before the cancellation goes on; one that was not started yet never is.
+    """
+
+    def __init__(
+        self,
+        tracker: TaskTracker | None = None,
+        *,
+        max_threads: int = MAX_THREADS,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
+        self._tracker = tracker if tracker is not None else TaskTracker()
+        self._max_threads = max_threads
+        self._call_seconds = call_seconds
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = 0
+
+    @property
+    def tracker(self) -> TaskTracker:
+        """The synchronous tracker behind it."""
+        return self._tracker
+
+    # ---- creating ------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        task_type: str,
+        resource_id: str | None = None,
+        *,
+        account_id: str,
+        user_id: str,
+        task_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        payload: object = None,
+        private: object = None,
+    ) -> TaskRecord:
+        """As :meth:`TaskTracker.create`."""
+        return await self._run(
+            lambda: self._tracker.create(
+                task_type,
+                resource_id,
+                account_id=account_id,
+                user_id=user_id,
+                task_id=task_id,
+                meta=meta,
+                payload=payload,
+                private=private,
+            )
+        )
+
+    async def create_if_no_running(
+        self, task_type: str, resource_id: str | None, *, account_id: str, user_id: str
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.create_if_no_running`."""
+        return await self._run(
+            lambda: self._tracker.create_if_no_running(
+                task_type, resource_id, account_id=account_id, user_id=user_id
+            )
+        )
+
+    # ---- working -------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        stage: str | None = None,
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.start`."""
+        return await self._run(lambda: self._tracker.start(task_id, account_id, user_id, stage=stage))
+
+    async def update(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        stage: str | None = None,
+        progress: float | None = None,
+        message: str | None = None,
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.update`."""
+        return await self._run(
+            lambda: self._tracker.update(
+                task_id, account_id, user_id, stage=stage, progress=progress, message=message
+            )
+        )
+
+    async def update_stage(
+        self, task_id: str, stage: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.update_stage`."""
+        return await self._run(lambda: self._tracker.update_stage(task_id, stage, account_id, user_id))
+
+    async def complete(
+        self,
+        task_id: str,
+        result: object = None,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        resource_id: str | None = None,
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.complete`."""
+        return await self._run(
+            lambda: self._tracker.complete(task_id, result, account_id, user_id, resource_id=resource_id)
+        )
+
+    async def fail(
+        self,
+        task_id: str,
+        error: object,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        error_code: str | None = None,
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.fail`."""
+        return await self._run(
+            lambda: self._tracker.fail(task_id, error, account_id, user_id, error_code=error_code)
+        )
+
+    # ---- cancelling ----------------------------------------------------------------------------------
+
+    async def cancel(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.cancel`."""
+        return await self._run(lambda: self._tracker.cancel(task_id, account_id, user_id))
+
+    async def is_cancellation_requested(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> bool:
+        """As :meth:`TaskTracker.is_cancellation_requested`."""
+        return await self._run(
+            lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id)
+        )
+
+    async def mark_cancelled(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.mark_cancelled`."""
+        return await self._run(lambda: self._tracker.mark_cancelled(task_id, account_id, user_id))
+
+    # ---- asking --------------------------------------------------------------------------------------
+
+    async def get(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.get`."""
+        ended = self._tracker.access.ended(task_id, account_id, user_id)
+        if ended is not None:
+            return ended
+        return await self._run(lambda: self._tracker.get(task_id, account_id, user_id))
+
+    async def list_tasks(
+        self,
+        task_type: str | None = None,
+        status: str | None = None,
+        resource_id: str | None = None,
+        limit: int | None = 50,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        before: str | None = None,
+    ) -> TaskPage:
+        """As :meth:`TaskTracker.list_tasks`."""
+        return await self._run(
+            lambda: self._tracker.list_tasks(
+                task_type, status, resource_id, limit, account_id, user_id, before=before
+            )
+        )
+
+    async def has_running(
+        self,
+        task_type: str,
+        resource_id: str | None,
+        account_id: str | None = None,
+        user_id: str | None = None,
+    ) -> bool:
+        """As :meth:`TaskTracker.has_running`."""
+        return await self._run(
+            lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id)
+        )
+
+    async def wait(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # the name callers know
+        poll_interval: float | None = None,
+    ) -> TaskRecord:
+        """As :meth:`TaskTracker.wait`, without holding a thread meanwhile."""
+        access = self._tracker.access
+        key = access.resolve_to_write(task_id, account_id, user_id)
+        waiting = Waiting(task_id, self._tracker.clock, timeout, poll_interval)
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        with access.changes.subscribed(key, lambda: _set(changed, loop)):
+            while True:
+                changed.clear()
+                ended = await self._run(
+                    lambda: waiting.look(lambda: self._tracker.get(key.task_id, key.account_id, key.user_id))
+                )
+                if ended is not None:
+                    return ended
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), waiting.pause())
+
+    def count(self) -> int:
+        """As :meth:`TaskTracker.count`; a plain method, it only looks at the cache."""
+        return self._tracker.count()
+
+    def snapshot_counts_by_type(self) -> dict[str, dict[str, int]]:
+        """As :meth:`TaskTracker.snapshot_counts_by_type`; a plain method, it only looks at the cache."""
+        return self._tracker.snapshot_counts_by_type()
+
+    async def stats(self, account_id: str, user_id: str | None = None) -> dict[str, dict[str, int]]:
+        """As :meth:`TaskTracker.stats`."""
+        return await self._run(lambda: self._tracker.stats(account_id, user_id))
+
+    # ---- deleting ------------------------------------------------------------------------------------
+
+    async def delete(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> bool:
+        """As :meth:`TaskTracker.delete`."""
+        return await self._run(lambda: self._tracker.delete(task_id, account_id, user_id))
+
+    async def delete_user_tasks(self, account_id: str, user_id: str) -> int:
+        """As :meth:`TaskTracker.delete_user_tasks`."""
+        return await self._run(lambda: self._tracker.delete_user_tasks(account_id, user_id))
+
+    async def purge(self) -> int:
+        """As :meth:`TaskTracker.purge`."""
+        return await self._run(self._tracker.purge)
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    def start_cleanup_loop(self) -> None:
+        """As :meth:`TaskTracker.start_cleanup_loop`; it runs on a thread and needs no event loop."""
+        self._tracker.start_cleanup_loop()
+
+    def stop_cleanup_loop(self) -> None:
+        """As :meth:`TaskTracker.stop_cleanup_loop`."""
+        self._tracker.stop_cleanup_loop()
+
+    def close(self) -> None:
+        """Close the tracker and end the threads, waiting for calls under way. Twice is safe."""
+        self._tracker.close()
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    async def aclose(self) -> None:
+        """Close without blocking the event loop."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        """Return the tracker; leaving the block closes it."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.aclose()
+
+    # ---- how a call is made --------------------------------------------------------------------------
+
+    async def _run(self, call: Callable[[], _T]) -> _T:
+        if not self._tracker.store.blocking:
+            return call()
+        context = contextvars.copy_context()
+        started = self._threads().submit(context.run, call)
+        future = asyncio.wrap_future(started)
+        future.add_done_callback(_look_at)
+        deadline = self._tracker.clock.monotonic() + self._call_seconds
+        try:
+            done, _ = await asyncio.wait({future}, timeout=self._call_seconds)
+        except asyncio.CancelledError:
+            if not started.cancel():
+                await self._settle(future, deadline)
+            raise
+        if not done:
+            started.cancel()
+            raise StoreUnavailable(
+                f"the store has not answered within {self._call_seconds} seconds; "
+                "what was begun may still take effect, ask again"
+            )
+        return future.result()
+
+    async def _settle(self, future: asyncio.Future[_T], deadline: float) -> None:
+        """Let a started call come to its end, however often the waiting is cancelled."""
+        while not future.done():
+            remaining = deadline - self._tracker.clock.monotonic()
+            if remaining <= 0:
+                return
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({future}, timeout=remaining)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None or self._pid != os.getpid():
+                # After a fork the pool's threads are the parent's.
+                self._pid = os.getpid()
+                self._pool = ThreadPoolExecutor(self._max_threads, thread_name_prefix="task_tracker call")
+            return self._pool
+
+
+def _set(event: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+    """Set a loop's event from any thread; a loop that has closed has nobody waiting."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(event.set)
+
+
+def _look_at(future: asyncio.Future[_T]) -> None:
+    """Take note of the error of a call that nobody waits for any more, so that asyncio does not complain."""
+    if not future.cancelled():
+        future.exception()

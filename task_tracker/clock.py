@@ -1,0 +1,123 @@
+"""Time, ids and randomness: the only module that asks the machine for them.
+
+Everything else gets a :class:`Clock` handed in, so that tests decide what time it is.
+Refuses to know anything about tasks.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+import uuid
+from typing import Final, Protocol
+
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "is_generated_id", "time_of_id", "uuid7_text", "wall_ns"]
+
+_SUB_MILLISECOND_STEPS: Final = 4096  # RFC 9562, 6.2 method 3: the 12 bits of rand_a hold a fraction of the ms
+_FOLLOW_JUMP_MS: Final = 1000
+
+
+class Clock(Protocol):
+    """What the library needs from the outside world. Times are seconds."""
+
+    def now(self) -> float:
+        """Return Unix time in seconds, UTC, rounded to microseconds."""
+
+    def monotonic(self) -> float:
+        """Return seconds of a clock that never steps; its zero means nothing."""
+
+    def new_id(self, at: float) -> str:
+        """Return a fresh UUIDv7 for Unix time ``at``; later calls sort after earlier ones of the same time."""
+
+    def new_token(self) -> str:
+        """Return 32 hex digits that nobody else has."""
+
+    def jitter(self, seconds: float) -> float:
+        """Return a random time between half of ``seconds`` and ``seconds``."""
+
+    def wait(self, condition: threading.Condition, seconds: float) -> None:
+        """Wait on ``condition`` (held by the caller) until it is notified or ``seconds`` have passed."""
+
+
+class SystemClock:
+    """The real one."""
+
+    def __init__(self) -> None:
+        self._ids = _IdSequence()
+
+    def now(self) -> float:
+        """Return Unix time in seconds, UTC, rounded to microseconds."""
+        return round(time.time(), 6)
+
+    def monotonic(self) -> float:
+        """Return ``time.monotonic()``."""
+        return time.monotonic()
+
+    def new_id(self, at: float) -> str:
+        """Return a fresh UUIDv7 for Unix time ``at``."""
+        return self._ids.next(at)
+
+    def new_token(self) -> str:
+        """Return 32 hex digits from the system's random source."""
+        return secrets.token_hex(16)
+
+    def jitter(self, seconds: float) -> float:
+        """Return a random time between half of ``seconds`` and ``seconds``."""
+        return seconds * random.uniform(0.5, 1.0)  # spreads retries, decides nothing
+
+    def wait(self, condition: threading.Condition, seconds: float) -> None:
+        """Wait on ``condition`` for at most ``seconds``."""
+        condition.wait(seconds)
+
+
+class _IdSequence:
+    """UUIDv7 that grow within this process, even while the clock stands still or steps back a little."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = (0, 0)
+
+    def next(self, at: float) -> str:
+        milliseconds, fraction = divmod(at * 1000, 1)
+        stamp = (int(milliseconds), int(fraction * _SUB_MILLISECOND_STEPS))
+        with self._lock:
+            # A clock that stands still or steps back a little is counted on; a jump is followed.
+            if stamp <= self._last and self._last[0] - stamp[0] < _FOLLOW_JUMP_MS:
+                stamp = (self._last[0], self._last[1] + 1)
+                if stamp[1] == _SUB_MILLISECOND_STEPS:
+                    stamp = (stamp[0] + 1, 0)
+            self._last = stamp
+        return uuid7_text(*stamp, secrets.randbits(62))
+
+
+def uuid7_text(milliseconds: int, fraction: int, randomness: int) -> str:
+    """Return the UUIDv7 of RFC 9562, 5.7: 48 bits of Unix ms, 12 bits of fraction, 62 random bits."""
+    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0x2 << 62 | randomness
+    return str(uuid.UUID(int=value))
+
+
+def is_generated_id(task_id: str) -> bool:
+    """Tell whether ``task_id`` has the form of a generated id: a UUIDv7 in lower-case canonical text."""
+    if len(task_id) != 36 or task_id[14] != "7" or task_id[19] not in "89ab":
+        return False
+    if task_id[8] != "-" or task_id[13] != "-" or task_id[18] != "-" or task_id[23] != "-":
+        return False
+    return not (task_id.replace("-", "").strip("0123456789abcdef")) and task_id.count("-") == 4
+
+
+def time_of_id(task_id: str) -> float:
+    """Return the Unix time in seconds that a generated id carries (millisecond steps)."""
+    return int(task_id[:8] + task_id[9:13], 16) / 1000
+
+
+def wall_ns() -> int:
+    """Return this host's wall clock in nanoseconds, to compare with a file's ``st_mtime_ns`` and nothing else.
+
+    Never a test's clock: the kernel stamps files with the real one.
+    """
+    return time.time_ns()
+
+
+SYSTEM_CLOCK: Final = SystemClock()

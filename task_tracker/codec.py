@@ -1,0 +1,267 @@
+"""Records to JSON bytes and back: a strict writer and a tolerant reader.
+
+Owns the file format: the ten keys of its first generation, in their order, and the extensions after them.
+Refuses to write anything that is not strict JSON (RFC 8259; no NaN, no NUL, no lone surrogates), and to
+guess what a damaged file meant.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from task_tracker.errors import CorruptRecord, InvalidTaskId
+from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
+from task_tracker.redaction import clean_text
+
+__all__ = ["check_id", "check_text", "decode_record", "encode_record", "encode_value"]
+
+MAX_DEPTH: Final = 200
+"""Levels of nesting that a value may have. orjson itself stops at 254 when writing."""
+
+_PLAIN_EXTENSIONS: Final[dict[str, type | tuple[type, ...]]] = {
+    "stage": str,
+    "progress": (int, float),
+    "message": str,
+    "handler_version": int,
+    "dedupe_key": str,
+    "priority": int,
+    "not_before": (int, float),
+    "timeout_seconds": (int, float),
+    "max_attempts": int,
+    "started_at": (int, float),
+    "completed_at": (int, float),
+    "cancel_requested_at": (int, float),
+    "error_code": str,
+    "hook_error": str,
+    "effects_dir": str,
+    "creation": str,
+    "revision": int,
+}
+_ENCODED_EXTENSIONS: Final = {
+    "meta": "meta_json",
+    "payload": "payload_json",
+    "private": "private_json",
+    "history": "history_json",
+}
+_TEN: Final = (
+    "task_id",
+    "task_type",
+    "status",
+    "created_at",
+    "updated_at",
+    "resource_id",
+    "account_id",
+    "user_id",
+    "result",
+    "error",
+)
+_KNOWN: Final = frozenset((*_TEN, *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS, "attempt"))
+
+
+# ---- writing ---------------------------------------------------------------------------------------
+
+
+def encode_value(value: object, what: str) -> bytes:
+    """Return ``value`` as strict JSON.
+
+    JSON's own types are accepted, with tuples as arrays and subclasses of str, int, float, dict and list
+    as what they are (so string enums work). Raises ValueError naming the place and what to do, ``what``
+    being the name of the whole.
+    """
+    _check_json(value, what, 0)
+    try:
+        return orjson.dumps(value)
+    except (TypeError, ValueError) as error:  # e.g. integers over 64 bits, surrogates
+        raise ValueError(f"{what} is not JSON: {error}; convert it before handing it over") from error
+
+
+def encode_record(record: TaskRecord) -> bytes:
+    """Return the file's content: ten keys, then the extensions that are set."""
+    document: dict[str, Any] = {
+        "task_id": record.task_id,
+        "task_type": record.task_type,
+        "status": record.status.value,
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+        "resource_id": record.resource_id,
+        "account_id": record.account_id,
+        "user_id": record.user_id,
+        "result": orjson.Fragment(record.result_json),
+        "error": record.error,
+    }
+    for name in _PLAIN_EXTENSIONS:
+        value = getattr(record, name)
+        if value is not None:
+            document[name] = value
+    for name, slot in _ENCODED_EXTENSIONS.items():
+        value = getattr(record, slot)
+        if value is not None:
+            document[name] = orjson.Fragment(value)
+    if record.attempt is not None:
+        document["attempt"] = record.attempt._asdict()
+    if record.extra_json is not None:
+        document.update(orjson.loads(record.extra_json))
+    return orjson.dumps(document)
+
+
+def check_id(value: object, what: str) -> str:
+    """Return ``value`` if it can be an id (non-blank text without NUL), else raise InvalidTaskId."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidTaskId(f"{what} must be a non-blank string, not {value!r:.80}")
+    if clean_text(value) != value:
+        raise InvalidTaskId(f"{what} {value!r:.80} holds a NUL or half a character; use plain text")
+    return value
+
+
+def check_text(value: object, what: str) -> str:
+    """Return ``value`` if it is text that JSON can hold, else raise ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a string, not {type(value).__name__}")
+    if clean_text(value) != value:
+        raise ValueError(f"{what} {value!r:.80} holds a NUL or half a character; use plain text")
+    return value
+
+
+def _check_json(value: object, place: str, depth: int) -> None:
+    if value is None or value is True or value is False:
+        return
+    if isinstance(value, str):
+        if "\x00" in value:
+            raise ValueError(f"{place} holds a NUL character; remove it, not every store can keep it")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{place} is {value}, which JSON does not have; use None or text")
+    elif isinstance(value, int):
+        return
+    elif depth >= MAX_DEPTH:
+        raise ValueError(f"{place[:80]}... is nested deeper than {MAX_DEPTH} levels (or contains itself)")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                raise ValueError(f"{place} has the key {name!r:.80}; JSON keys are strings")
+            if "\x00" in name:
+                raise ValueError(f"{place} has a key with a NUL character; remove it")
+            _check_json(item, f"{place}.{name}" if depth < 8 else place, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            _check_json(item, f"{place}[{number}]" if depth < 8 else place, depth + 1)
+    else:
+        raise ValueError(
+            f"{place} is a {type(value).__module__}.{type(value).__qualname__}, which JSON does not have; "
+            "convert it to text, a number, a list or a dict first"
+        )
+
+
+# ---- reading ---------------------------------------------------------------------------------------
+
+
+def decode_record(data: bytes, key: TaskKey, path: str) -> TaskRecord:
+    """Return the record in ``data``, read from ``path`` where ``key`` belongs.
+
+    Missing optional fields get defaults, unknown ones are kept, times may be ISO 8601 text (naive means
+    UTC), NaN and infinities of careless writers become null. Raises CorruptRecord, naming the path, for
+    anything that is not the record of ``key``.
+    """
+    document = _load(data, path)
+    try:
+        return _build(document, key)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        _corrupt(path, reason, error)
+
+
+def _load(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        document = orjson.loads(data)
+    except ValueError as error:
+        document = _load_careless(data, path, error)
+    if not isinstance(document, dict):
+        _corrupt(path, f"it holds a JSON {type(document).__name__}, not an object", None)
+    return document
+
+
+def _load_careless(data: bytes, path: str, first: ValueError) -> Any:
+    """Read what Python's own json module writes and strict JSON does not allow."""
+    if not data:
+        _corrupt(path, "it is empty", first)
+    try:
+        document = json.loads(data.decode("utf-8"), parse_constant=lambda _: None)
+        return orjson.loads(clean_text(json.dumps(document, ensure_ascii=False)))
+    except (ValueError, RecursionError):
+        _corrupt(path, f"it is not JSON ({first})", first)
+
+
+def _build(document: dict[str, Any], key: TaskKey) -> TaskRecord:
+    created_at = _time(document["created_at"])
+    known: dict[str, Any] = {
+        "task_id": document["task_id"],
+        "task_type": _typed(document, "task_type", str),
+        "status": TaskStatus.parse(_typed(document, "status", str)),
+        "created_at": created_at,
+        "updated_at": _time(document["updated_at"]) if "updated_at" in document else created_at,
+        "account_id": document.get("account_id") or key.account_id,
+        "user_id": document.get("user_id") or key.user_id,
+        "resource_id": _typed(document, "resource_id", str, optional=True),
+        "error": _typed(document, "error", str, optional=True),
+    }
+    result = document.get("result")
+    if result is not None:
+        known["result_json"] = orjson.dumps(result)
+    if len(document) > len(_TEN) or not document.keys() <= _KNOWN:
+        known |= _extensions(document)
+    record = TaskRecord(**known)
+    if record.key != key:
+        raise ValueError(f"it says it is task {record.task_id!r} of {record.account_id!r}/{record.user_id!r}")
+    return record
+
+
+def _extensions(document: dict[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for name, kind in _PLAIN_EXTENSIONS.items():
+        value = document.get(name)
+        if value is not None:
+            known[name] = _time(value) if name.endswith("_at") else _typed(document, name, kind)
+    for name, slot in _ENCODED_EXTENSIONS.items():
+        if document.get(name) is not None:
+            known[slot] = orjson.dumps(document[name])
+    attempt = document.get("attempt")
+    if attempt is not None:
+        known["attempt"] = Attempt(
+            int(attempt["epoch"]), str(attempt["token"]), str(attempt["holder"]), int(attempt.get("count", 1))
+        )
+    strangers = {name: value for name, value in document.items() if name not in _KNOWN}
+    if strangers:
+        known["extra_json"] = orjson.dumps(strangers)
+    return known
+
+
+def _typed(
+    document: dict[str, Any], name: str, kind: type | tuple[type, ...], *, optional: bool = False
+) -> Any:
+    value = document.get(name) if optional else document[name]
+    if value is None and optional:
+        return None
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{name} is a JSON {type(value).__name__}")
+    return value
+
+
+def _time(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    raise TypeError(f"a time is a JSON {type(value).__name__}")
+
+
+def _corrupt(path: str, reason: str, cause: BaseException | None) -> NoReturn:
+    raise CorruptRecord(
+        f"{path} is not a task record: {reason}; it is left as it is, repair or remove it by hand", path=path
+    ) from cause
+

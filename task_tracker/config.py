@@ -1,0 +1,140 @@
+"""StorageConfig: from a document, the environment or plain arguments to a working tracker.
+
+Owns where settings come from and which source wins. Each mistake is one line that names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as SourceError
+
+from task_tracker.aio import AsyncTaskTracker
+from task_tracker.errors import SettingsError
+from task_tracker.registry import open_store
+from task_tracker.settings import TaskTrackerSettings
+from task_tracker.store import TaskStore
+from task_tracker.tracker import TaskTracker
+
+__all__ = ["StorageConfig"]
+
+
+class StorageConfig(BaseSettings):
+    """The ``storage`` section of a server's configuration, as far as it concerns tasks.
+
+    Key by key, arguments win over the environment (``TASK_TRACKER__BACKEND=persistent``,
+    ``TASK_TRACKER__RETENTION__FAILED_SECONDS=3600``), and that over the defaults. A document
+    (:meth:`from_document`) counts as arguments. Raises SettingsError.
+    """
+
+    model_config = SettingsConfigDict(
+        env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True, case_sensitive=False
+    )
+
+    task_tracker: TaskTrackerSettings = Field(default_factory=TaskTrackerSettings)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(_one_line(error)) from error
+        except SourceError as error:
+            raise SettingsError(f"the environment cannot be read: {error}") from error
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Return the configuration in ``{"storage": {"task_tracker": {...}}}``.
+
+        Other keys belong to the server and are not looked at, unless they look like a misspelt one of ours.
+        """
+        section = _section(document, "storage", "")
+        settings = _section(section, "task_tracker", "storage.")
+        return cls(task_tracker=dict(settings)) if settings else cls()
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the configuration in a JSON file. Raises SettingsError if it cannot be read."""
+        try:
+            document = orjson.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise SettingsError(f"{path} is not JSON: {error}") from error
+        return cls.from_document(document)
+
+    def build_task_store(self, agfs: object | None = None) -> TaskStore:
+        """Return the configured store. ``agfs`` is the server's file client, used where no root is set."""
+        settings = self.task_tracker
+        return open_store(settings.backend, settings.store_options(agfs))
+
+    def build_task_tracker(self, agfs: object | None = None, *, cleanup: bool = True) -> TaskTracker:
+        """Return a tracker on the configured store, its retention sweep running unless ``cleanup=False``.
+
+        Raises SettingsError: unknown backend, missing package, root or client.
+        """
+        settings = self.task_tracker
+        retention = settings.retention
+        tracker = TaskTracker(
+            self.build_task_store(agfs),
+            strict=settings.strict,
+            retention=None if retention is None else retention.as_value(),
+            max_cached=settings.max_cached,
+            **({} if retention is None else {"sweep_seconds": retention.sweep_seconds}),
+        )
+        if cleanup and retention is not None:
+            tracker.start_cleanup_loop()
+        return tracker
+
+    def build_async_task_tracker(
+        self, agfs: object | None = None, *, cleanup: bool = True
+    ) -> AsyncTaskTracker:
+        """Return the same for coroutines."""
+        return AsyncTaskTracker(
+            self.build_task_tracker(agfs, cleanup=cleanup),
+            max_threads=self.task_tracker.max_threads,
+            call_seconds=self.task_tracker.call_seconds,
+        )
+
+
+def _section(document: object, name: str, prefix: str) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise SettingsError(f"{prefix.rstrip('.') or 'the configuration'} must be an object, not {document!r:.80}")
+    if name not in document:
+        near = difflib.get_close_matches(name, [str(key) for key in document], n=1, cutoff=0.8)
+        if near:
+            raise SettingsError(f"unknown key {prefix}{near[0]}; did you mean {prefix}{name}?")
+        return {}
+    section = document[name]
+    if not isinstance(section, Mapping):
+        raise SettingsError(f"{prefix}{name} must be an object, not {section!r:.80}")
+    return section
+
+
+def _one_line(error: ValidationError) -> str:
+    """Say the first mistake, with the key written as in the document."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    key = f"storage.{place}" if place else "storage"
+    more = error.error_count() - 1
+    rest = f" (and {more} more)" if more else ""
+    if first["type"] == "extra_forbidden":
+        fields = _fields_at(first["loc"][:-1])
+        near = difflib.get_close_matches(str(first["loc"][-1]), fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(fields)}"
+        return f"unknown key {key}; {hint}{rest}"
+    return f"{key} is {first['input']!r:.80}: {first['msg']}{rest}"
+
+
+def _fields_at(place: tuple[int | str, ...]) -> list[str]:
+    if not place:
+        return list(StorageConfig.model_fields)
+    from task_tracker.settings import RetentionSettings
+
+    return list((RetentionSettings if "retention" in place else TaskTrackerSettings).model_fields)

@@ -1,0 +1,89 @@
+"""Outcomes that the store did not take: kept and tried again until it does.
+
+A finished task must not stay ``running`` because the store was down at that moment. Owns the outcomes of
+this process only; if the process ends first they are lost and the record stays as it was, for a
+reconciler to settle.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from task_tracker.clock import Clock
+from task_tracker.duty import Duty
+from task_tracker.errors import StoreUnavailable, TaskTrackerError
+from task_tracker.records import TaskKey
+
+__all__ = ["PendingOutcomes"]
+
+_log = logging.getLogger("task_tracker")
+
+MAX_PENDING: Final = 10_000
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+
+
+class PendingOutcomes(Duty):
+    """Outcomes by task, the first one kept, each tried again with growing pauses."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__("outcome retry", clock)
+        self._lock = threading.Lock()
+        self._pending: dict[TaskKey, Callable[[], object]] = {}
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def __len__(self) -> int:
+        """Return the number of outcomes that wait."""
+        return len(self._pending)
+
+    def keep(self, key: TaskKey, land: Callable[[], object]) -> bool:
+        """Keep an outcome; ``land`` tries to store it and raises StoreUnavailable while that fails.
+
+        Returns False if there is no room (10,000 wait already). An outcome that waits is not replaced.
+        """
+        with self._lock:
+            if key not in self._pending and len(self._pending) >= MAX_PENDING:
+                return False
+            self._pending.setdefault(key, land)
+            self._pause = _FIRST_PAUSE_SECONDS
+        self.start(self._clock.jitter(_FIRST_PAUSE_SECONDS))
+        return True
+
+    def land(self, key: TaskKey) -> None:
+        """Try the waiting outcome of ``key`` now, if there is one. Raises StoreUnavailable if it must wait on."""
+        land = self._pending.get(key)
+        if land is None:
+            return
+        try:
+            land()
+        except StoreUnavailable:
+            raise
+        except TaskTrackerError as refused:
+            # Ended otherwise or deleted meanwhile: there is nothing left to store.
+            _log.warning(
+                "the outcome of task %s came too late: %s",
+                key.task_id,
+                refused,
+                extra={"event": "outcome_refused", "task_id": key.task_id},
+            )
+        with self._lock:
+            if self._pending.get(key) is land:
+                del self._pending[key]
+
+    def run_once(self) -> float | None:
+        """Try all that wait, in order, until one cannot be stored; return the pause, None when all landed."""
+        for key in list(self._pending):
+            try:
+                self.land(key)
+            except StoreUnavailable:
+                self._pause = min(self._pause * 2, _LONGEST_PAUSE_SECONDS)
+                return self._clock.jitter(self._pause)
+        with self._lock:
+            # Decided under the lock that `keep` takes, so that no outcome is left without a thread.
+            if self._pending:
+                return 0.0
+            self._thread = None
+            return None

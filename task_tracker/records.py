@@ -1,0 +1,232 @@
+"""What a task is: plain frozen values, and the view of them that callers may see.
+
+Owns the names of the fields and the public view. Refuses to know the lifecycle
+(:mod:`task_tracker.transitions`) and the bytes on disk (:mod:`task_tracker.codec`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from task_tracker.redaction import redact_text, redact_value
+
+__all__ = ["ACTIVE", "TERMINAL", "Attempt", "TaskKey", "TaskRecord", "TaskStatus"]
+
+JSON_NULL: Final = b"null"
+
+
+class TaskStatus(StrEnum):
+    """The six states of a task.
+
+    A record written by a newer version may carry another word. :meth:`parse` gives such a word a value
+    of this type, so that it can be shown; it is neither active nor terminal and nothing acts on it.
+    """
+
+    PENDING = "pending"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @classmethod
+    def parse(cls, word: str) -> TaskStatus:
+        """Return the member called ``word``, or a stand-in that only carries the word."""
+        member = cls._value2member_map_.get(word)
+        if member is not None:
+            return member  # type: ignore[return-value]  # the map is typed as Enum
+        stranger = str.__new__(cls, word)
+        stranger._name_ = word.upper()
+        stranger._value_ = word
+        return stranger
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[[str], TaskStatus], tuple[str]]:
+        """Pickle by word, so that a stand-in survives as well."""
+        return TaskStatus.parse, (self.value,)
+
+    @property
+    def is_active(self) -> bool:
+        """True for pending, running and cancelling."""
+        return self in ACTIVE
+
+    @property
+    def is_terminal(self) -> bool:
+        """True for completed, failed and cancelled: the record is final."""
+        return self in TERMINAL
+
+    @property
+    def is_known(self) -> bool:
+        """False for a word of a newer version."""
+        return self in ACTIVE or self in TERMINAL
+
+
+ACTIVE: Final = frozenset({TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.CANCELLING})
+TERMINAL: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
+
+
+class TaskKey(NamedTuple):
+    """The triple that names a task everywhere: owner and id."""
+
+    account_id: str
+    user_id: str
+    task_id: str
+
+
+class Attempt(NamedTuple):
+    """One claim of a task.
+
+    ``epoch`` grows with every claim and never resets; ``token`` is the claim's secret, known to its holder;
+    ``holder`` names the process; ``count`` is the number of attempts counted so far, this one included.
+    """
+
+    epoch: int
+    token: str
+    holder: str
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class TaskRecord:
+    """One task, as it stood when it was read. Nothing done to a snapshot changes what is stored.
+
+    Times are Unix seconds (UTC). ``result``, ``meta`` and ``payload`` are kept encoded and decoded anew at
+    each access, so that handing out a record copies nothing and changing a decoded value harms nobody.
+    """
+
+    task_id: str
+    task_type: str
+    status: TaskStatus
+    created_at: float
+    updated_at: float
+    account_id: str
+    user_id: str
+    resource_id: str | None = None
+    result_json: bytes = JSON_NULL
+    error: str | None = None
+    # Extensions: in the file only when they are set.
+    stage: str | None = None
+    progress: float | None = None
+    message: str | None = None
+    meta_json: bytes | None = None
+    payload_json: bytes | None = None
+    private_json: bytes | None = None
+    handler_version: int | None = None
+    dedupe_key: str | None = None
+    priority: int | None = None
+    not_before: float | None = None
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+    attempt: Attempt | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    cancel_requested_at: float | None = None
+    error_code: str | None = None
+    hook_error: str | None = None
+    effects_dir: str | None = None
+    history_json: bytes | None = None
+    creation: str | None = None
+    revision: int | None = None
+    extra_json: bytes | None = None
+    """Fields that this version does not know (a JSON object), kept so that a round trip loses nothing."""
+
+    @property
+    def key(self) -> TaskKey:
+        """The triple (account_id, user_id, task_id)."""
+        return TaskKey(self.account_id, self.user_id, self.task_id)
+
+    @property
+    def result(self) -> Any:
+        """The result, decoded anew at each access; None while there is none."""
+        return orjson.loads(self.result_json)
+
+    @property
+    def meta(self) -> Any:
+        """What the creator noted about the task, decoded anew; ``{}`` when there is nothing."""
+        return orjson.loads(self.meta_json) if self.meta_json is not None else {}
+
+    @property
+    def payload(self) -> Any:
+        """What the handler works on, decoded anew; None when there is nothing."""
+        return orjson.loads(self.payload_json) if self.payload_json is not None else None
+
+    @property
+    def history(self) -> list[dict[str, Any]] | None:
+        """Earlier transitions with their own times, decoded anew; None when none were recorded."""
+        return orjson.loads(self.history_json) if self.history_json is not None else None
+
+    def get_private(self) -> Any:
+        """Return the task's credentials, decoded anew; None when there are none or the task has ended."""
+        return orjson.loads(self.private_json) if self.private_json is not None else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the public view: no owner, no credentials, no lease token, credentials in values masked.
+
+        Adds ``created_at_iso`` and ``updated_at_iso``. Extensions appear only when they are set; fields of
+        unknown versions never do (they may hold anything).
+        """
+        view: dict[str, Any] = {
+            "task_id": self.task_id,
+            "task_type": self.task_type,
+            "status": self.status.value,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "resource_id": self.resource_id,
+            "result": redact_value(self.result),
+            # Files of other writers were redacted by other rules, or by none.
+            "error": redact_text(self.error) if self.error else self.error,
+        }
+        for name in _PUBLIC_EXTENSIONS:
+            value = getattr(self, name)
+            if value is not None:
+                view[name] = value
+        if self.meta_json is not None:
+            view["meta"] = redact_value(self.meta)
+        if self.payload_json is not None:
+            view["payload"] = redact_value(self.payload)
+        if self.attempt is not None:
+            view["attempt"] = {name: value for name, value in self.attempt._asdict().items() if name != "token"}
+        if self.history_json is not None:
+            view["history"] = self.history
+        view["created_at_iso"] = _iso(self.created_at)
+        view["updated_at_iso"] = _iso(self.updated_at)
+        return view
+
+    def __repr__(self) -> str:
+        """Return one line for logs: identity and state, nothing that could be a secret."""
+        return (
+            f"<TaskRecord {self.task_id!r} {self.task_type!r} {self.status.value} "
+            f"of {self.account_id!r}/{self.user_id!r}>"
+        )
+
+
+_PUBLIC_EXTENSIONS: Final = (
+    "stage",
+    "progress",
+    "message",
+    "handler_version",
+    "dedupe_key",
+    "priority",
+    "not_before",
+    "timeout_seconds",
+    "max_attempts",
+    "started_at",
+    "completed_at",
+    "cancel_requested_at",
+    "error_code",
+    "hook_error",
+    "effects_dir",
+    "revision",
+)
+
+
+def _iso(seconds: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (OverflowError, ValueError, OSError):  # a year that datetime cannot hold, written by somebody else
+        return None

@@ -1,0 +1,86 @@
+"""Backend names to stores: the built-in ones as strings, others through entry points.
+
+Owns the list of names. Refuses to import a backend before it is asked for: this is the only way from the
+library to ``stores``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module, metadata
+from typing import Final
+
+from task_tracker.errors import SettingsError
+from task_tracker.store import StoreOptions, TaskStore
+
+__all__ = ["ENTRY_POINT_GROUP", "backend_names", "open_store"]
+
+ENTRY_POINT_GROUP: Final = "task_tracker.stores"
+"""Distributions add backends here: ``name = "package.module:factory"``, see :class:`StoreOptions`."""
+
+_BUILT_IN: Final = {
+    "memory": "stores.memory:open_memory",
+    "persistent": "stores.files.persistent:open_persistent",
+}
+_DISTRIBUTION: Final = "durable-task-tracker"
+
+Factory = Callable[[StoreOptions], TaskStore]
+
+
+def backend_names() -> list[str]:
+    """Return all names that :func:`open_store` knows, built-in ones first."""
+    return [*_BUILT_IN, *sorted(set(_entry_points()) - set(_BUILT_IN))]
+
+
+def open_store(backend: str, options: StoreOptions | None = None) -> TaskStore:
+    """Return the store called ``backend``. Raises SettingsError: unknown name, missing package, bad options."""
+    factory = _built_in(backend) if backend in _BUILT_IN else _third_party(backend)
+    store = factory(options if options is not None else StoreOptions())
+    if not isinstance(store, TaskStore):
+        raise SettingsError(
+            f"backend {backend!r} gave a {type(store).__name__}, not a TaskStore; its factory must return one"
+        )
+    return store
+
+
+def _built_in(backend: str) -> Factory:
+    module_name, _, function = _BUILT_IN[backend].partition(":")
+    try:
+        stores = import_module("stores")
+    except ImportError as error:
+        raise SettingsError(
+            f"the package 'stores' of {_DISTRIBUTION} is missing; install {_DISTRIBUTION} again"
+        ) from error
+    if getattr(stores, "DISTRIBUTION", None) != _DISTRIBUTION:
+        place = getattr(stores, "__file__", None) or list(getattr(stores, "__path__", ["?"]))[0]
+        raise SettingsError(
+            f"the package 'stores' that Python finds is not that of {_DISTRIBUTION} but {place}; "
+            "rename it or put it behind in sys.path"
+        )
+    try:
+        factory: Factory = getattr(import_module(module_name), function)
+    except ImportError as error:
+        raise SettingsError(f"backend {backend!r} needs the package {error.name!r}; install it") from error
+    return factory
+
+
+def _third_party(backend: str) -> Factory:
+    entry_point = _entry_points().get(backend)
+    if entry_point is None:
+        names = backend_names()
+        guess = difflib.get_close_matches(backend, names, n=1)
+        hint = f"; did you mean {guess[0]!r}?" if guess else ""
+        raise SettingsError(f"unknown backend {backend!r}, known are {', '.join(names)}{hint}")
+    try:
+        factory: Factory = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(
+            f"backend {backend!r} cannot be loaded from {entry_point.value!r}: {error}; "
+            "install what it needs or remove it"
+        ) from error
+    return factory
+
+
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    return {entry_point.name: entry_point for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP)}

@@ -1,0 +1,396 @@
+"""The seam: what a store promises, in prose, for callers and for authors of backends alike.
+
+``TaskTracker`` sits above, files and databases below, and neither knows the other. A backend is right when
+it passes :mod:`task_tracker.testing`. Rules about states are not repeated here: stores call
+:mod:`task_tracker.transitions`. Stores raise only the errors of :mod:`task_tracker.errors`, with the
+driver's error as the cause; not found, corrupt and unavailable never look alike.
+
+Stores are synchronous and may be called from any thread, also from several at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, NamedTuple
+
+import orjson
+
+from task_tracker.clock import SYSTEM_CLOCK, Clock
+from task_tracker.errors import CorruptRecord
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+
+__all__ = [
+    "Capabilities",
+    "Cursor",
+    "Expired",
+    "Lease",
+    "LeaseStore",
+    "Page",
+    "Purged",
+    "Query",
+    "StoreOptions",
+    "Stored",
+    "TaskStore",
+    "Unchanged",
+    "Version",
+]
+
+Version = object
+"""Opaque. Only the store that gave it can read it; callers hand it back as ``expected`` or ``known``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an instance really promises, probed where it depends on the mount or the server."""
+
+    durable: bool = False
+    """Records survive the process."""
+    shared: bool = False
+    """Several processes may use the store at once and see each other's writes."""
+    exclusive_create: bool = False
+    """``create`` never overwrites, whoever races. Without it that holds for generated ids only; an id of the
+    caller's own is looked up first."""
+    compare_and_set: bool = False
+    """``expected`` is honoured atomically across all who use the store, and ``create_if_no_active`` is exact."""
+    leases: bool = False
+    """The store is a :class:`LeaseStore`."""
+    watch: bool = False
+    """Changes by other processes are announced rather than found by polling."""
+
+
+class Stored(NamedTuple):
+    """A record as it is stored, with the version to name it by."""
+
+    record: TaskRecord
+    version: Version
+
+
+class Unchanged(NamedTuple):
+    """The stored record is still the known one. Keep ``version`` in place of the old one (it may be cheaper
+    to ask about)."""
+
+    version: Version
+
+
+class Cursor(NamedTuple):
+    """A place in a listing: that of the last record of a page. Listings go on after it."""
+
+    created_at: float
+    task_id: str
+    user_id: str
+
+    @classmethod
+    def of(cls, record: TaskRecord) -> Cursor:
+        """Return the place of ``record``."""
+        return cls(record.created_at, record.task_id, record.user_id)
+
+    def encode(self) -> str:
+        """Return the opaque text that callers pass around."""
+        return base64.urlsafe_b64encode(orjson.dumps(list(self))).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> Cursor:
+        """Return the cursor in ``text``. Raises ValueError if no listing ever gave it out."""
+        try:
+            created_at, task_id, user_id = orjson.loads(
+                base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            )
+            if not (isinstance(task_id, str) and isinstance(user_id, str)):
+                raise TypeError(text)
+            return cls(float(created_at), task_id, user_id)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{text!r:.80} is not a cursor; pass the next_cursor of an earlier page, unchanged"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Query:
+    """What a listing asks for. Filters are exact and apply before the page is cut.
+
+    ``user_id=None`` asks for the whole account; ``limit=None`` for everything.
+    """
+
+    account_id: str
+    user_id: str | None = None
+    task_type: str | None = None
+    status: str | None = None
+    resource_id: str | None = None
+    limit: int | None = 50
+    before: Cursor | None = None
+
+    def before_place(self, user_id: str) -> tuple[float, str] | None:
+        """Return where a listing of ``user_id`` goes on: strictly before this (created_at, task_id)."""
+        if self.before is None:
+            return None
+        created_at, task_id, last_user = self.before
+        # Users come in descending order within one place, so smaller ones still have theirs to give.
+        return (created_at, task_id + "\0") if user_id < last_user else (created_at, task_id)
+
+    def matches(self, task_type: str, status: str, resource_id: str | None) -> bool:
+        """Tell whether a record with these three passes the filters (owner and cursor apart)."""
+        return (
+            (self.task_type is None or self.task_type == task_type)
+            and (self.status is None or self.status == status)
+            and (self.resource_id is None or self.resource_id == resource_id)
+        )
+
+
+class Page(NamedTuple):
+    """One page, newest first by (created_at, task_id).
+
+    ``next_cursor`` is None on the last page. ``corrupt`` reports what was skipped: records that are there
+    and cannot be read.
+    """
+
+    items: Sequence[Stored]
+    next_cursor: Cursor | None
+    corrupt: Sequence[CorruptRecord] = ()
+
+
+class Purged(NamedTuple):
+    """What one batch of retention did. ``more`` says that another batch is worth asking for."""
+
+    deleted: Sequence[TaskKey]
+    failed: int
+    more: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """What a backend's factory is given: ``factory(options) -> TaskStore``.
+
+    A factory takes what it needs and raises SettingsError for what it needs and does not find. ``options``
+    holds the settings that only this backend knows; the factory refuses names that it does not know.
+    """
+
+    root: str | None = None
+    client: object | None = None
+    """The embedding server's own file client, if it has one."""
+    prefix: str = "/local"
+    durability: str = "edges"
+    lock_timeout_seconds: float = 10.0
+    clock: Clock = SYSTEM_CLOCK
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+class TaskStore(ABC):
+    """Where records live. Five operations, and what upkeep needs."""
+
+    capabilities: Capabilities
+    """What this instance promises. The contract suite holds it to that, in both directions."""
+
+    blocking: ClassVar[bool] = True
+    """False if calls never wait for anything outside the process (then no thread is spent on them)."""
+
+    # ---- the five ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def create(self, record: TaskRecord) -> Stored:
+        """Store a new record.
+
+        Never overwrites: raises TaskExists if the key is taken, also by bytes that are no record. Raises
+        InvalidTransition while ``delete_owner`` is under way for this owner. When it returns, every other
+        user of a ``shared`` store finds the record.
+        """
+
+    @abstractmethod
+    def create_if_no_active(self, record: TaskRecord) -> Stored | None:
+        """Store a new record unless the owner has an active one of the same task_type and resource_id.
+
+        Returns None in that case. With ``compare_and_set`` exact across all who use the store; without it
+        among the threads of this process. A record that could be read once and now cannot counts as it was
+        last read; one that never could counts as not active, since nobody can ever end it. A check that
+        failed raises (StoreUnavailable); nothing is created then. Raises as ``create``.
+        """
+
+    @abstractmethod
+    def update(self, record: TaskRecord, *, expected: Version | None) -> Stored:
+        """Replace a record, whole.
+
+        With ``expected`` the stored version must be that one, else VersionConflict and nothing is written.
+        ``expected=None`` is last-write-wins, and all that a store without ``compare_and_set`` takes
+        (CapabilityMissing otherwise). Raises TaskNotFound if the record is gone: an update never
+        re-creates. A crash at any instant leaves the old record or the new one.
+        """
+
+    @abstractmethod
+    def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
+        """Read a record, fresh from where it lives.
+
+        With ``known`` the answer may be :class:`Unchanged`, if the stored record is that very version.
+        Raises TaskNotFound (only when the store has looked and found nothing), CorruptRecord,
+        StoreUnavailable.
+        """
+
+    @abstractmethod
+    def list(self, query: Query) -> Page:
+        """Return one page of an owner's records, or of an account's (``user_id=None``).
+
+        Newest first by (created_at, task_id), ties between users by user_id; filters before the cut; after
+        the cursor if there is one. Records created meanwhile may be missing, none is given twice. A corrupt
+        record is skipped and reported. Raises StoreUnavailable rather than return less than there is.
+        """
+
+    @abstractmethod
+    def delete(self, key: TaskKey, *, expected: Version | None = None) -> None:
+        """Delete a record that has ended.
+
+        Raises TaskNotFound if there is none, InvalidTransition if it is active, VersionConflict if
+        ``expected`` is given and another version is stored. Never deletes a record that took the place of
+        the one it looked at, where ``compare_and_set`` is promised.
+        """
+
+    # ---- questions that a store can answer without handing out records ------------------------------------
+
+    @abstractmethod
+    def has_active(
+        self, account_id: str, user_id: str | None, task_type: str, resource_id: str | None
+    ) -> bool:
+        """Tell whether the owner (or anybody in the account) has such a task active.
+
+        Sees every ``create`` that has returned. Unreadable records count as in ``create_if_no_active``.
+        Raises StoreUnavailable rather than answer False without having looked.
+        """
+
+    @abstractmethod
+    def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
+        """Return how many records there are, as ``{task_type: {status: number}}``."""
+
+    # ---- upkeep --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def delete_owner(self, account_id: str, user_id: str) -> int:
+        """Delete all records of an owner; return how many.
+
+        Raises InvalidTransition with the ``task_ids`` that are active, having deleted nothing. From its
+        check to its end no task can be created for the owner (exact where ``compare_and_set`` is promised);
+        after a crash half-way that stays so until it is called again and ends.
+        """
+
+    @abstractmethod
+    def purge(self, cutoffs: Mapping[TaskStatus, float], *, limit: int) -> Purged:
+        """Delete expired records of all owners (see ``transitions.expired``), at most ``limit`` of them.
+
+        Reaches what this process never saw. A failed delete is counted and does not stop the rest; it comes
+        up again in the next pass. A store whose records outlive the process deletes nothing whose cut-off is
+        earlier than the moment at which this library first opened it. Also removes what crashes left.
+        """
+
+    def close(self) -> None:  # noqa: B027  # most stores hold nothing
+        """Let go of everything held outside the process. Calls after it may raise. Twice is safe."""
+
+
+# ---- ownership ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Lease:
+    """The right to write a task's record, held by one holder. Two leases are never equal.
+
+    ``lost`` is set when the store knows that the lease is gone, or its holder that it may be.
+    """
+
+    key: TaskKey
+    epoch: int
+    token: str = dataclasses.field(repr=False)
+    holder: str
+    lost: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
+    cancel_requested: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
+
+
+class Expired(NamedTuple):
+    """A lease whose holder has stopped, as seen when it was looked at.
+
+    ``evidence`` is the store's own: ``take_over`` uses it to lose if the holder has moved since.
+    """
+
+    record: TaskRecord
+    holder: str | None
+    heartbeat_age_seconds: float
+    evidence: object
+
+
+class LeaseStore(TaskStore):
+    """A store that adds ownership. It is the only way in which a handler's task is written.
+
+    Safety never depends on clocks, only liveness does. The clock that judges expiry is the store's own:
+    the file server's or the database's, never one host's against another's. Between the end of a lease and
+    its take-over, writes of the old holder may succeed or raise; after the take-over they always raise.
+    Writes under one lease are serialised within the process.
+    """
+
+    lease_seconds: float
+    """How long a lease lives after its last heartbeat."""
+
+    @abstractmethod
+    def claim(
+        self,
+        key: TaskKey | None = None,
+        *,
+        holder: str,
+        task_types: Sequence[tuple[str, int]] = (),
+        count_attempt: bool = True,
+    ) -> tuple[Lease, Stored] | None:
+        """Take a pending task: ``key``, or else the next one of the given (task_type, handler_version).
+
+        Next is: start time reached, highest priority, then oldest. Epoch + 1, new token, state ``running``;
+        the attempt is counted now, so that a crash counts. Exactly one claimer wins. Returns None when
+        nothing is to be claimed; for a ``key`` that is not pending raises LeaseHeld (a live holder),
+        InvalidTransition (ended) or TaskNotFound.
+        """
+
+    @abstractmethod
+    def renew(self, lease: Lease) -> None:
+        """Heartbeat. Also sets ``lease.cancel_requested`` if a cancel is waiting.
+
+        Raises LeaseLost (and sets ``lease.lost``) if the lease is somebody else's. StoreUnavailable is not
+        a loss.
+        """
+
+    @abstractmethod
+    def commit(self, lease: Lease, record: TaskRecord) -> Stored:
+        """Check the lease and write, in one atomic step.
+
+        A stale holder's commit has no effect, ever, even if the holder was suspended between any two of its
+        instructions. Raises LeaseLost.
+        """
+
+    @abstractmethod
+    def release(self, lease: Lease, record: TaskRecord) -> Stored:
+        """Commit ``record`` (pending again) and give the task to whoever claims it next. Raises LeaseLost.
+
+        A cancel that was requested meanwhile is honoured: the record ends ``cancelled`` then.
+        """
+
+    @abstractmethod
+    def end(self, lease: Lease, record: TaskRecord) -> Stored:
+        """Commit a terminal ``record`` and give up the lease. Raises LeaseLost."""
+
+    @abstractmethod
+    def request_cancel(self, key: TaskKey) -> Stored:
+        """Make the wish to cancel durable and return the record as it now stands.
+
+        A pending task is cancelled at once; a running one becomes ``cancelling`` and its holder is told at
+        its next heartbeat. Every check that begins after this has returned sees the wish, through take-over
+        and release. Raises TaskNotFound, InvalidTransition (ended otherwise).
+        """
+
+    @abstractmethod
+    def expired(self, *, limit: int = 1000) -> Sequence[Expired]:
+        """Return leases whose holder has stopped, judged by the store's own clock, longest silent first."""
+
+    @abstractmethod
+    def take_over(self, expired: Expired, *, holder: str) -> tuple[Lease, Stored] | None:
+        """Claim an expired lease: epoch + 1, new token.
+
+        Returns None, harmlessly, if the holder renewed or ended, or somebody else was quicker.
+        """
+
+
+DEFAULT_LEASE_SECONDS: Final = 30.0
+DEFAULT_HEARTBEAT_SECONDS: Final = 10.0

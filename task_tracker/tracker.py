@@ -1,0 +1,531 @@
+"""TaskTracker: what servers embed.
+
+Owns the meaning of the calls: what is checked, cleaned and encoded before a record changes. Refuses to know
+where records live (:mod:`task_tracker.store`), which step is legal (:mod:`task_tracker.transitions`) and how
+the cache is kept true (:mod:`task_tracker.access`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from task_tracker import transitions
+from task_tracker.access import RecordAccess, Step
+from task_tracker.clock import SYSTEM_CLOCK, Clock
+from task_tracker.codec import check_id, check_text, encode_value
+from task_tracker.errors import InvalidTransition, TaskNotFound
+from task_tracker.listing import TaskPage
+from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.redaction import clean_text, redact_error, redact_text
+from task_tracker.registry import open_store
+from task_tracker.retention import SWEEP_SECONDS, Retention, RetentionSweep
+from task_tracker.store import Cursor, Query, TaskStore
+from task_tracker.waiting import Waiting
+
+__all__ = ["TaskTracker"]
+
+_log = logging.getLogger("task_tracker")
+
+MAX_CACHED: Final = 10_000
+
+
+class TaskTracker:
+    """Registers background work so that it can be polled: an in-process cache over a store.
+
+    Synchronous and thread-safe; from coroutines use :class:`task_tracker.AsyncTaskTracker`.
+
+    Calls that take ``account_id`` and ``user_id`` ask the store when the cache does not know; without them
+    only the cache is asked. Another owner's task looks exactly like no task. Calls that change a task return
+    it as it now stands and raise when they did not take effect: TaskNotFound, InvalidTransition (the first
+    end of a task wins), StoreUnavailable, CorruptRecord. With ``strict=False`` the first two are logged
+    instead, and None or the unchanged record is returned.
+    """
+
+    def __init__(
+        self,
+        store: TaskStore | None = None,
+        *,
+        strict: bool = True,
+        retention: Retention | None = Retention(),  # noqa: B008  # frozen
+        sweep_seconds: float = SWEEP_SECONDS,
+        max_cached: int = MAX_CACHED,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.access = RecordAccess(
+            store if store is not None else open_store("memory"), clock, max_cached=max_cached
+        )
+        """For the layers above: how records are reached."""
+        self.clock = clock
+        self._strict = strict
+        self._sweep = RetentionSweep(
+            self.access.store,
+            self.access.cache,
+            retention if retention is not None else Retention(None, None, None),
+            clock,
+            sweep_seconds=sweep_seconds,
+        )
+
+    @property
+    def store(self) -> TaskStore:
+        """The store below."""
+        return self.access.store
+
+    # ---- creating ------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        task_type: str,
+        resource_id: str | None = None,
+        *,
+        account_id: str,
+        user_id: str,
+        task_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        payload: object = None,
+        private: object = None,
+    ) -> TaskRecord:
+        """Register a pending task and return it.
+
+        ``task_id`` defaults to a UUIDv7. ``meta`` and ``payload`` are shown to whoever may see the task,
+        ``private`` never is, and is wiped when the task ends; all three must be JSON. Raises ValueError for
+        what cannot be stored (InvalidTaskId for an id), TaskExists for an id that is taken.
+        """
+        record = self._new_record(task_type, resource_id, account_id, user_id, task_id, meta, payload, private)
+        created = self.access.add(record)
+        assert created is not None
+        return created
+
+    def create_if_no_running(
+        self, task_type: str, resource_id: str | None, *, account_id: str, user_id: str
+    ) -> TaskRecord | None:
+        """Register a pending task unless the owner has an active one of this type and resource; None then.
+
+        Raises StoreUnavailable, creating nothing, if that cannot be found out.
+        """
+        record = self._new_record(task_type, resource_id, account_id, user_id)
+        return self.access.add(record, unless_active=True)
+
+    def _new_record(
+        self,
+        task_type: str,
+        resource_id: str | None,
+        account_id: str,
+        user_id: str,
+        task_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        payload: object = None,
+        private: object = None,
+    ) -> TaskRecord:
+        _check_owner(account_id or "", user_id or "")
+        now = self.clock.now()
+        return TaskRecord(
+            task_id=self.clock.new_id(now) if task_id is None else check_id(task_id, "task_id"),
+            task_type=check_id(task_type, "task_type"),
+            status=TaskStatus.PENDING,
+            created_at=now,
+            updated_at=now,
+            account_id=check_id(account_id, "account_id"),
+            user_id=check_id(user_id, "user_id"),
+            resource_id=None if resource_id is None else check_text(resource_id, "resource_id"),
+            meta_json=encode_value(meta, "meta") if meta else None,
+            payload_json=None if payload is None else encode_value(payload, "payload"),
+            private_json=None if private is None else encode_value(private, "private"),
+        )
+
+    # ---- working -------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        stage: str | None = None,
+    ) -> TaskRecord | None:
+        """Mark a pending task as running; a running one stays so (and takes ``stage``)."""
+        text = _stage(stage)
+        return self._change(
+            "start",
+            task_id,
+            account_id,
+            user_id,
+            lambda record, now: transitions.started(record, now, stage=text),
+        )
+
+    def update(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        stage: str | None = None,
+        progress: float | None = None,
+        message: str | None = None,
+    ) -> TaskRecord | None:
+        """Note stage, progress (0 to 100) and message of an active task; what is None stays as it is.
+
+        Credentials in ``message`` are masked. Raises ValueError for progress that is no such number.
+        """
+        text, number = _stage(stage), _progress(progress)
+        note = None if message is None else redact_text(_text(message, "message"))
+        return self._change(
+            "update",
+            task_id,
+            account_id,
+            user_id,
+            lambda record, now: transitions.progressed(
+                record, now, stage=text, progress=number, message=note
+            ),
+        )
+
+    def update_stage(
+        self, task_id: str, stage: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """Note the stage of an active task, also before it was started."""
+        return self.update(task_id, account_id, user_id, stage=stage)
+
+    def complete(
+        self,
+        task_id: str,
+        result: object = None,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        resource_id: str | None = None,
+    ) -> TaskRecord | None:
+        """End an active task (also a pending one) as completed, with ``result`` as JSON.
+
+        A ``result`` that is not JSON ends the task ``failed`` with ``error_code="unserializable_result"``:
+        look at the record that is returned. Raises StoreUnavailable if the store cannot be reached; the
+        outcome is then kept and tried again in the background.
+        """
+        resource = None if resource_id is None else check_text(resource_id, "resource_id")
+        try:
+            encoded = encode_value(result, "result")
+        except (ValueError, TypeError, RecursionError) as error:
+            _log.error(  # noqa: TRY400  # the message says it all
+                "the result of task %s cannot be stored: %s",
+                task_id,
+                error,
+                extra={"event": "unserializable_result", "task_id": task_id},
+            )
+            return self._fail(task_id, error, account_id, user_id, "unserializable_result")
+        return self._change(
+            "complete",
+            task_id,
+            account_id,
+            user_id,
+            lambda record, now: transitions.completed(record, now, encoded, resource_id=resource),
+            final=True,
+        )
+
+    def fail(
+        self,
+        task_id: str,
+        error: object,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        error_code: str | None = None,
+    ) -> TaskRecord | None:
+        """End an active task as failed. ``error`` (text or an exception) is redacted and cut to 500 characters.
+
+        Raises StoreUnavailable as :meth:`complete` does.
+        """
+        return self._fail(task_id, error, account_id, user_id, error_code)
+
+    def _fail(
+        self,
+        task_id: str,
+        error: object,
+        account_id: str | None,
+        user_id: str | None,
+        error_code: str | None,
+    ) -> TaskRecord | None:
+        text = redact_error(error)
+        return self._change(
+            "fail",
+            task_id,
+            account_id,
+            user_id,
+            lambda record, now: transitions.failed(record, now, text, error_code=error_code),
+            final=True,
+        )
+
+    # ---- cancelling ----------------------------------------------------------------------------------
+
+    def cancel(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """Cancel a pending task; ask the code that works on a running one to stop (``cancelling``)."""
+        return self._change(
+            "cancel",
+            task_id,
+            account_id,
+            user_id,
+            lambda record, now: transitions.request_cancel(record, now),
+        )
+
+    def is_cancellation_requested(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> bool:
+        """Tell whether the task is cancelling or cancelled. For the code that works on it, to ask often.
+
+        Raises TaskNotFound for a task that is gone (False with ``strict=False``).
+        """
+        key = self.access.resolve(task_id, account_id, user_id)
+        stored = None if key is None else self.access.load(key)
+        if stored is None:
+            if self._strict:
+                raise TaskNotFound(
+                    f"no task {task_id} is known; pass account_id and user_id, or stop working on it"
+                )
+            return False
+        return stored.record.status in (TaskStatus.CANCELLING, TaskStatus.CANCELLED)
+
+    def mark_cancelled(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """End an active task as cancelled: the work has really stopped. Raises as :meth:`complete`."""
+        return self._change(
+            "mark_cancelled",
+            task_id,
+            account_id,
+            user_id,
+            lambda record, now: transitions.cancelled(record, now),
+            final=True,
+        )
+
+    # ---- asking --------------------------------------------------------------------------------------
+
+    def get(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """Return the task as it stands now, None if there is none (for this owner).
+
+        Raises AmbiguousTask, CorruptRecord, StoreUnavailable.
+        """
+        key = self.access.resolve(task_id, account_id, user_id)
+        stored = None if key is None else self.access.load(key)
+        return None if stored is None else stored.record
+
+    def list_tasks(
+        self,
+        task_type: str | None = None,
+        status: str | None = None,
+        resource_id: str | None = None,
+        limit: int | None = 50,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        before: str | None = None,
+    ) -> TaskPage:
+        """Return tasks, newest first by (created_at, task_id), at most ``limit`` (None: all) that pass the filters.
+
+        With ``account_id`` the store is asked: for that user, or for the whole account without ``user_id``.
+        Without it the list shows what this process has in its cache, of all owners. ``before`` takes the
+        ``next_cursor`` of an earlier page. Raises ValueError for a status or a limit that cannot be meant.
+        """
+        if status is not None and not TaskStatus.parse(status).is_known:
+            raise ValueError(f"unknown status {status!r}; known are {', '.join(TaskStatus)}")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be 1 or more, or None for all; not {limit}")
+        cursor = None if before is None else Cursor.decode(before)
+        if account_id is None:
+            _check_owner(user_id)
+            self.access.confirm_active()
+            return self.access.cache.newest(Query("", user_id, task_type, status, resource_id, limit, cursor))
+        _check_owner(account_id, user_id)
+        page = self.access.load_page(Query(account_id, user_id, task_type, status, resource_id, limit, cursor))
+        for corrupt in page.corrupt:
+            _log.warning("a listing skipped a record: %s", corrupt, extra={"event": "corrupt_record"})
+        return TaskPage(
+            (stored.record for stored in page.items),
+            next_cursor=page.next_cursor.encode() if page.next_cursor else None,
+            corrupt=page.corrupt,
+        )
+
+    def has_running(
+        self,
+        task_type: str,
+        resource_id: str | None,
+        account_id: str | None = None,
+        user_id: str | None = None,
+    ) -> bool:
+        """Tell whether there is an active task (pending, running, cancelling) of this type and resource.
+
+        With ``account_id`` the store is asked, for that user or for anybody in the account; without it the
+        cache, for all owners. Raises StoreUnavailable rather than say False without having looked.
+        """
+        _check_owner(account_id, user_id)
+        if account_id is not None:
+            return self.access.store.has_active(account_id, user_id, task_type, resource_id)
+        self.access.confirm_active()
+        return any(
+            (record.task_type, record.resource_id) == (task_type, resource_id)
+            and user_id in (None, record.user_id)
+            and transitions.blocks_duplicates(record.status, record.completed_at)
+            for record in self.access.cache.records()
+        )
+
+    def wait(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        timeout: float | None = None,
+        poll_interval: float | None = None,
+    ) -> TaskRecord:
+        """Return the task once it has ended. ``timeout`` and ``poll_interval`` are seconds.
+
+        Ends of this process's own tasks are noticed at once, others by polling (by itself every 0.02 s at
+        first, 0.5 s later). Raises TaskNotFound at once for an unknown task, TimeoutError, and
+        StoreUnavailable if the store has not answered for a minute.
+        """
+        key = self.access.resolve_to_write(task_id, account_id, user_id)
+        waiting = Waiting(task_id, self.clock, timeout, poll_interval)
+        changed = threading.Condition()
+        written = False
+
+        def wake() -> None:
+            nonlocal written
+            with changed:
+                written = True
+                changed.notify_all()
+
+        with self.access.changes.subscribed(key, wake):
+            while True:
+                written = False
+                ended = waiting.look(lambda: self.get(key.task_id, key.account_id, key.user_id))
+                if ended is not None:
+                    return ended
+                pause = waiting.pause()
+                with changed:
+                    if not written:
+                        self.clock.wait(changed, pause)
+
+    def count(self) -> int:
+        """Return the number of records in this process's cache."""
+        return len(self.access.cache)
+
+    def snapshot_counts_by_type(self) -> dict[str, dict[str, int]]:
+        """Return ``{task_type: {status: number}}`` of this process's cache, as it was last known."""
+        return self.access.cache.counts()
+
+    def stats(self, account_id: str, user_id: str | None = None) -> dict[str, dict[str, int]]:
+        """Return ``{task_type: {status: number}}`` of an owner, or of a whole account, from the store."""
+        _check_owner(account_id, user_id)
+        return self.access.store.count(account_id, user_id)
+
+    # ---- deleting ------------------------------------------------------------------------------------
+
+    def delete(self, task_id: str, account_id: str | None = None, user_id: str | None = None) -> bool:
+        """Delete a task that has ended; False if there is none. Raises InvalidTransition if it is active."""
+        key = self.access.resolve(task_id, account_id, user_id)
+        return key is not None and self.access.delete(key)
+
+    def delete_user_tasks(self, account_id: str, user_id: str) -> int:
+        """Delete all tasks of a user; return how many.
+
+        Raises InvalidTransition, whose ``task_ids`` names them, while tasks are active; nothing is deleted
+        then. No task can be created for the user until it is done; interrupted, it is called again.
+        """
+        _check_owner(account_id or "", user_id or "")
+        deleted = self.access.store.delete_owner(account_id, user_id)
+        self.access.cache.drop_owner(account_id, user_id)
+        return deleted
+
+    def purge(self) -> int:
+        """Run one retention sweep now; return how many records it deleted. Raises StoreUnavailable."""
+        return self._sweep.sweep()
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    def start_cleanup_loop(self) -> None:
+        """Start the thread that deletes what retention lets go, every five minutes. Twice is safe."""
+        self._sweep.start(self.clock.jitter(self._sweep.sweep_seconds))
+
+    def stop_cleanup_loop(self) -> None:
+        """Stop that thread. Safe when it does not run."""
+        self._sweep.stop()
+
+    def close(self) -> None:
+        """Stop all threads, try once more to store what the store did not take, let go of the store.
+
+        Twice is safe.
+        """
+        self.stop_cleanup_loop()
+        self.access.outcomes.stop()
+        if len(self.access.outcomes):
+            self.access.outcomes.run_once()
+        if len(self.access.outcomes):
+            _log.error(
+                "%d outcomes could not be stored and are lost with this process; their tasks stay as they are",
+                len(self.access.outcomes),
+                extra={"event": "outcomes_lost"},
+            )
+        self.access.store.close()
+
+    def _change(
+        self,
+        call: str,
+        task_id: str,
+        account_id: str | None,
+        user_id: str | None,
+        step: Callable[[TaskRecord, float], TaskRecord],
+        *,
+        final: bool = False,
+    ) -> TaskRecord | None:
+        now = self.clock.now()  # when it happened, however long it takes to be stored
+        bound: Step = lambda record: step(record, now)  # noqa: E731  # typed
+        try:
+            key = self.access.resolve_to_write(task_id, account_id, user_id)
+            return self.access.finish(key, bound) if final else self.access.change(key, bound)
+        except (TaskNotFound, InvalidTransition) as error:
+            if self._strict:
+                raise
+            _log.warning(
+                "%s had no effect: %s", call, error, extra={"event": "call_ignored", "task_id": task_id}
+            )
+            return self.get(task_id, account_id, user_id)
+
+    def __enter__(self) -> Self:
+        """Return the tracker; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def _check_owner(*names: str | None) -> None:
+    for name in names:
+        if name is not None and (not isinstance(name, str) or not name.strip()):
+            raise ValueError("Task ownership requires non-empty account_id and user_id")
+
+
+def _text(value: str, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a string, not {type(value).__name__}")
+    return clean_text(value)
+
+
+def _stage(stage: str | None) -> str | None:
+    return None if stage is None else _text(stage, "stage")
+
+
+def _progress(progress: float | None) -> float | None:
+    if progress is None:
+        return None
+    if isinstance(progress, bool) or not isinstance(progress, (int, float)) or not 0 <= progress <= 100:
+        raise ValueError(f"progress must be a number from 0 to 100, not {progress!r}")
+    return progress

@@ -1,0 +1,210 @@
+"""The lifecycle as pure functions: record and event in, record out, or an error.
+
+Owns every rule about states; stores, tracker, worker and reconciler call these and nobody has rules of
+his own. Refuses to read clocks or files. A function that finds nothing to change returns the very record
+it was given, so that callers can skip the write.
+
+::
+
+    pending ────> running ──> cancelling
+      │  ^           │            │
+      │  └─(release)─┤            │
+      └──────────────┴────────────┴──> completed | failed | cancelled   (final; the first one wins)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from task_tracker.errors import InvalidTransition
+from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.redaction import redact_value
+
+__all__ = [
+    "blocks_duplicates",
+    "cancelled",
+    "check_deletable",
+    "check_owner_deletable",
+    "completed",
+    "expired",
+    "failed",
+    "progressed",
+    "released",
+    "request_cancel",
+    "started",
+]
+
+_FULL_PROGRESS: Final = 100.0
+
+
+def started(record: TaskRecord, now: float, *, stage: str | None = None) -> TaskRecord:
+    """Pending becomes running; running stays (and takes the stage). Raises InvalidTransition."""
+    if record.status not in (TaskStatus.PENDING, TaskStatus.RUNNING):
+        raise _illegal(record, "start")
+    if record.status is TaskStatus.RUNNING and stage in (None, record.stage):
+        return record
+    return _at(record, now, status=TaskStatus.RUNNING, stage=stage if stage is not None else record.stage)
+
+
+def progressed(
+    record: TaskRecord,
+    now: float,
+    *,
+    stage: str | None = None,
+    progress: float | None = None,
+    message: str | None = None,
+) -> TaskRecord:
+    """Take over what is given; the state stays. Any active state will do. Raises InvalidTransition."""
+    if not record.status.is_active:
+        raise _illegal(record, "update")
+    changes: dict[str, Any] = {"stage": stage, "progress": progress, "message": message}
+    changes = {name: value for name, value in changes.items() if value not in (None, getattr(record, name))}
+    return _at(record, now, **changes) if changes else record
+
+
+def completed(
+    record: TaskRecord, now: float, result_json: bytes, *, resource_id: str | None = None
+) -> TaskRecord:
+    """Any active state becomes completed; the same completion again changes nothing.
+
+    ``resource_id`` replaces the record's if given. Raises InvalidTransition.
+    """
+    result_json = _masked(result_json)
+    resource_id = record.resource_id if resource_id is None else resource_id
+    if record.status is TaskStatus.COMPLETED:
+        if (record.result_json, record.resource_id) == (result_json, resource_id):
+            return record
+        raise _illegal(record, "complete (with another outcome)")
+    if not record.status.is_active:
+        raise _illegal(record, "complete")
+    return _ended(
+        record,
+        now,
+        TaskStatus.COMPLETED,
+        result_json=result_json,
+        resource_id=resource_id,
+        progress=_FULL_PROGRESS if record.progress is not None else None,
+        error=None,
+    )
+
+
+def failed(record: TaskRecord, now: float, error: str, *, error_code: str | None = None) -> TaskRecord:
+    """Any active state becomes failed; the same failure again changes nothing.
+
+    ``error`` is redacted already (:func:`task_tracker.redaction.redact_error`). Raises InvalidTransition.
+    """
+    if record.status is TaskStatus.FAILED and (record.error, record.error_code) == (error, error_code):
+        return record
+    if not record.status.is_active:
+        raise _illegal(record, "fail")
+    return _ended(record, now, TaskStatus.FAILED, error=error, error_code=error_code)
+
+
+def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
+    """Pending becomes cancelled, running becomes cancelling; cancelling and cancelled stay.
+
+    Raises InvalidTransition when the task has ended otherwise.
+    """
+    if record.status is TaskStatus.PENDING:
+        return cancelled(record, now)
+    if record.status is TaskStatus.RUNNING:
+        return _at(record, now, status=TaskStatus.CANCELLING, cancel_requested_at=now)
+    if record.status in (TaskStatus.CANCELLING, TaskStatus.CANCELLED):
+        return record
+    raise _illegal(record, "cancel")
+
+
+def cancelled(record: TaskRecord, now: float) -> TaskRecord:
+    """Any active state becomes cancelled: the work has really ended. Raises InvalidTransition."""
+    if record.status is TaskStatus.CANCELLED:
+        return record
+    if not record.status.is_active:
+        raise _illegal(record, "mark as cancelled")
+    return _ended(record, now, TaskStatus.CANCELLED)
+
+
+def released(record: TaskRecord, now: float) -> TaskRecord:
+    """Running goes back to pending, for another holder; pending stays. Raises InvalidTransition."""
+    if record.status is TaskStatus.PENDING:
+        return record
+    if record.status is not TaskStatus.RUNNING:
+        raise _illegal(record, "release")
+    return _at(record, now, status=TaskStatus.PENDING)
+
+
+def blocks_duplicates(status: TaskStatus, completed_at: float | None = None) -> bool:
+    """Tell whether a task in this state keeps another one of its kind from being created.
+
+    Active ones do. So does a state of a newer version unless ``completed_at`` says that it has ended: what
+    cannot be understood is not "no running task".
+    """
+    return status.is_active or (not status.is_known and completed_at is None)
+
+
+def check_deletable(record: TaskRecord) -> None:
+    """Raise InvalidTransition unless the task has ended: active tasks are never deleted."""
+    if not record.status.is_terminal:
+        raise InvalidTransition(
+            f"task {record.task_id} is {record.status.value}; cancel it or let it end before deleting it",
+            task_ids=[record.task_id],
+        )
+
+
+def check_owner_deletable(account_id: str, user_id: str, active_ids: Sequence[str]) -> None:
+    """Raise InvalidTransition naming the tasks of an owner that have not ended, if there are any."""
+    if active_ids:
+        named = ", ".join(active_ids[:10]) + (", ..." if len(active_ids) > 10 else "")
+        raise InvalidTransition(
+            f"{account_id}/{user_id} has {len(active_ids)} tasks that have not ended ({named}); "
+            "cancel them or let them end, then delete the user's tasks",
+            task_ids=active_ids,
+        )
+
+
+def expired(status: TaskStatus, updated_at: float, cutoffs: Mapping[TaskStatus, float]) -> bool:
+    """Tell whether retention may delete a task: terminal, and not touched after its state's cut-off.
+
+    ``cutoffs`` maps terminal states to Unix seconds; a state that is not in it is kept for ever.
+    """
+    return status.is_terminal and status in cutoffs and updated_at <= cutoffs[status]
+
+
+def _at(record: TaskRecord, now: float, **changes: Any) -> TaskRecord:
+    # A clock that stepped back must not make a record look older than it was.
+    return dataclasses.replace(record, updated_at=max(now, record.updated_at), **changes)
+
+
+def _ended(record: TaskRecord, now: float, status: TaskStatus, **changes: Any) -> TaskRecord:
+    """The one way into a terminal state: credentials go, a stage takes the state's name."""
+    if record.stage is not None:
+        changes["stage"] = status.value
+    if record.started_at is not None:
+        changes["completed_at"] = now
+    for name in ("meta_json", "payload_json", "extra_json"):
+        value = getattr(record, name)
+        if value is not None:
+            changes[name] = _masked(value)
+    return _at(record, now, status=status, private_json=None, **changes)
+
+
+def _masked(encoded: bytes) -> bytes:
+    """Mask the values of sensitive keys in encoded JSON; the same bytes when there are none."""
+    if b'":' not in encoded:
+        return encoded  # no object in it, so no key
+    value = orjson.loads(encoded)
+    masked = redact_value(value)
+    return encoded if masked is value else orjson.dumps(masked)
+
+
+def _illegal(record: TaskRecord, verb: str) -> InvalidTransition:
+    reason = "that state is final" if record.status.is_terminal else "its state does not allow it"
+    if not record.status.is_known:
+        reason = "this version does not know that state; upgrade before acting on it"
+    return InvalidTransition(
+        f"cannot {verb} task {record.task_id}: it is {record.status.value} and {reason}",
+        task_ids=[record.task_id],
+    )

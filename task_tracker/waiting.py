@@ -1,0 +1,73 @@
+"""When to look again, and when to give up: the patience of ``wait``, threaded or not.
+
+Owns times only. An unknown task ends a wait at once; a store that is away for a moment does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from task_tracker.clock import Clock
+from task_tracker.errors import StoreUnavailable, TaskNotFound
+from task_tracker.records import TaskRecord
+
+__all__ = ["Waiting"]
+
+FIRST_POLL_SECONDS: Final = 0.02
+LONGEST_POLL_SECONDS: Final = 0.5
+UNAVAILABLE_SECONDS: Final = 60.0
+"""How long a wait puts up with a store that does not answer. NFS attributes can be 60 s old."""
+
+
+class Waiting:
+    """One wait for one task. ``timeout`` and ``poll_interval`` are seconds, None for ever and by itself."""
+
+    def __init__(
+        self, task_id: str, clock: Clock, timeout: float | None, poll_interval: float | None
+    ) -> None:
+        for name, value in (("timeout", timeout), ("poll_interval", poll_interval)):
+            if value is not None and not (0 <= value < math.inf):
+                raise ValueError(f"{name} must be seconds of 0 or more, or None; not {value}")
+        if poll_interval == 0:
+            raise ValueError("poll_interval must be more than 0 seconds")
+        self._task_id = task_id
+        self._clock = clock
+        self._timeout = timeout
+        self._deadline = None if timeout is None else clock.monotonic() + timeout
+        self._pause = poll_interval or FIRST_POLL_SECONDS
+        self._longest = poll_interval or LONGEST_POLL_SECONDS
+        self._unavailable_since: float | None = None
+
+    def look(self, load: Callable[[], TaskRecord | None]) -> TaskRecord | None:
+        """Return the record if the task has ended, None if it has not.
+
+        Raises TaskNotFound at once; StoreUnavailable if the store has not answered for a minute.
+        """
+        try:
+            record = load()
+        except StoreUnavailable:
+            now = self._clock.monotonic()
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+            if now - self._unavailable_since >= UNAVAILABLE_SECONDS:
+                raise
+            return None
+        self._unavailable_since = None
+        if record is None:
+            raise TaskNotFound(f"no task {self._task_id} to wait for; it is unknown, deleted or somebody else's")
+        return record if record.status.is_terminal else None
+
+    def pause(self) -> float:
+        """Return the seconds until the next look. Raises TimeoutError when there is no time left."""
+        pause = self._pause
+        self._pause = min(pause * 1.5, self._longest)
+        if self._deadline is None:
+            return pause
+        remaining = self._deadline - self._clock.monotonic()
+        if remaining <= 0:
+            raise TimeoutError(
+                f"task {self._task_id} has not ended within {self._timeout} seconds; it goes on, wait again"
+            )
+        return min(pause, remaining)
