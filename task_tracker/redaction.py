@@ -86,10 +86,8 @@ _VENDOR_KEY = re.compile(
 )
 
 _GAP = r"(?:\s{1,4}|%20|\+)"
-# RFC 7616: named values, among them a response that can be attacked offline; so the rest of the line goes.
-_DIGEST = re.compile(
-    _START + rf"((?i:digest){_GAP})(?=\w{{1,20}}=[^\r\n]{{0,400}}(?:username|response|nonce)=|username=)[^\r\n]+"
-)
+# RFC 7616: named values, one of them a response that can be attacked offline; so the rest of the line goes.
+_DIGEST = re.compile(_START + rf"((?i:digest){_GAP})(?=\w{{1,20}}=[^\r\n]{{0,400}}nonce=)[^\r\n]+")
 # RFC 6750. Not the word in prose ("bearer of", "Bearer token expired"), not a challenge ("Bearer realm=").
 _BEARER = re.compile(
     _START + rf"((?i:bearer){_GAP})"
@@ -101,7 +99,7 @@ _BEARER = re.compile(
 _BASIC = re.compile(
     _START + rf"((?i:basic){_GAP})"
     r"(?![A-Z]{0,5}[a-z]{2,}(?:\d?[A-Z]{1,4}[a-z]{2,}){0,3}[A-Z]{0,4}\d?(?![\w+/=-]))"
-    r"(?:(?=[\w+/-]*=)|(?=[^a-z\s]*[a-z])(?=[^A-Z\s]*[A-Z]))[\w+/-]{8,}={0,2}",
+    r"(?:(?=[A-Za-z0-9+/]*=)|(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z]))[A-Za-z0-9+/]{8,}={0,2}",
     re.ASCII,
 )
 
@@ -110,8 +108,8 @@ _BASIC = re.compile(
 _URL_PASSWORD = re.compile(
     r"(://[^\s/?#:@\[\]\"'<>]*:)(?:"
     r"[^\s/?#\"'<>]+(?=@)"
-    r"|(?!\d{1,5}[/?#])(?:(?!://)[^\s\"'<>])+(?=@)"
-    r"|(?!\d{1,5}(?:\W|\Z)|port\b|[{<$%])(?:(?!://)[^\s\"'<>])+\Z)"
+    r"|(?!\d{1,5}[/?#]|//)(?:(?!://)[^\s\"'<>])+(?=@)"
+    r"|(?!\d{1,5}(?:\W|\Z)|port\b|//|[{<$%])(?:(?!://)[^\s\"'<>])+\Z)"
 )
 # The same without a scheme, "admin:pw@db:5432". Not "mailto:me@example.org", nor an image's "tag@sha256:...".
 _USERINFO = re.compile(
@@ -122,10 +120,10 @@ _USERINFO = re.compile(
     rf"([A-Za-z_][\w.%+-]{{0,63}}:)(?:{_MARK}|[^\s:/@\"'<>,;(){{}}\[\]]){{1,256}}(?=@(?!sha\d)[\w\[])"
 )
 
-# Names too common to be believed without a long value. S3, Google and Azure sign their URLs so.
+# Names too common to be believed without a long value with a digit. S3, Google and Azure sign URLs so.
 _WEAK_PAIR = re.compile(
     _START + r"((?i:sig|signature|sk|auth)\\*[\"']?[ \t]{0,2}(?:[=:]|%3[ADad])[ \t]{0,2}\\*[\"']?)"
-    r"[\w+/=%.~-]{16,}",
+    r"(?=[A-Za-z_+/=%.~-]{0,80}\d)[\w+/=%.~-]{16,}",
     re.ASCII,
 )
 
@@ -147,7 +145,7 @@ _NAME_HINTS = ("pass", "pwd", "secret", "token", "key", "auth", "cookie", "crede
 _NAME = re.compile(
     r"(?<![\w.-])(?<!nexpected )(?:(?P<name>(?:(?i:api|access|secret|private) )?[\w.-]+)"
     r"\\*(?P<quote>[\"']?)\]?[ \t]{0,4}(?:=>|:=|[=:\uff1a](?![=:]|//)|%(?:25)?3[ADad])[ \t]{0,4}"
-    r"|(?P<item>--[\w.-]+|(?<=[\"'])[\w-]+(?=[\"'],))[\"']?,?[ ]{1,4}(?=\S))"
+    r"|(?P<item>--[\w.-]+|(?:(?<=[(\[][\"'])|(?<=[(\[]b[\"']))[\w-]+(?=[\"'],))[\"']?,?[ ]{1,4}(?=\S))"
 )
 _QUOTED = re.compile(
     r"[bBfFrRuU]{0,2}(?P<quote>\\*[\"'`])(?!(?P=quote))(?P<body>.*?)(?:(?<!\\)(?P=quote)|\Z)", re.DOTALL
@@ -159,11 +157,12 @@ _LINE = re.compile(r"[^\r\n]+")
 _LINE_IN_QUOTES = re.compile(r"[^\r\n\"']+")
 # What stands after a name without being its value: literals, types, and what validators say.
 _PROSE = re.compile(
-    r"(?:none|null|nil|true|false|undefined|str|bytes)(?=[\s,;&)\]}>]|\Z)"
+    r"(?:none|null|nil|true|false|undefined|str|bytes|int|bool)(?=[\s,;&)\]}>]|\Z)"
     r"|(?:field|input|value|must|should|is|are|was|has|not|no|missing|required|invalid|expired|expected"
     r"|cannot|failed|denied)(?=[.,;:)]?(?:\s|\Z))",
     re.IGNORECASE,
 )
+_BRACKETED = re.compile(rf"(?!{_MARK})(?:[A-Za-z_][\w.]*)?[(\[{{]")  # (...), {...}, SecretStr(...)
 _BRACKET = re.compile(r"([\"'])(?:\\.|(?!\1)[^\\])*(?:\1|\\?\Z)|[()\[\]{}]", re.DOTALL)
 _DEPTH = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
@@ -219,8 +218,11 @@ def is_sensitive_key(name: str) -> bool:
 
     Case, "-", "_", "." and spaces do not matter, nor does a number at the end ("api_key_2").
     """
-    key = name.lower().translate(_DROPPED).rstrip("0123456789")
-    return key in SENSITIVE_KEYS or (key.endswith(_SENSITIVE_ENDINGS) and not _HARMLESS_TOKEN.search(key))
+    key = name.lower().translate(_DROPPED)
+    if key in SENSITIVE_KEYS:
+        return True
+    key = key.rstrip("0123456789")
+    return key.endswith(_SENSITIVE_ENDINGS) and not _HARMLESS_TOKEN.search(key)
 
 
 def redact_value(value: JSON) -> JSON:
@@ -309,8 +311,8 @@ def _credential_span(text: str, pair: re.Match[str]) -> tuple[int, int] | None:
         return quoted.span("body")
     if _PROSE.match(text, start) or (name in {"PWD", "OLDPWD"} and text.startswith("/", start)):
         return None
-    if text.startswith(("(", "[", "{"), start) and not text.startswith(REDACTED, start):
-        return start, _closing(text, start)
+    if bracketed := _BRACKETED.match(text, start):
+        return start, _closing(text, bracketed.end() - 1)
     pattern = _UNQUOTED
     if is_line and not scheme:
         in_quotes = not pair["quote"] and text[pair.start() - 1 : pair.start()] in {'"', "'"}

@@ -1,0 +1,1 @@
+"""Records as files: layout, publication, the persistent store."""

@@ -1,0 +1,265 @@
+"""Files behind a server's own client (AGFS and its like): ``read``, ``write``, ``ls``, ``mkdir``, and if the
+client has them ``rm`` and ``mv``.
+
+Owns the translation of such a client's many errors. Refuses to promise what it does not: writes are
+last-write-wins among processes, and only the threads of this process take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from stores.files.backing import Backing, FileRead, Signature
+from stores.files.ops import FileOps
+from stores.files.temporaries import Temporaries
+from task_tracker.clock import Clock
+from task_tracker.errors import CapabilityMissing, SettingsError, StoreUnavailable
+from task_tracker.keyed_locks import KeyedLocks
+from task_tracker.store import Capabilities
+
+__all__ = ["ClientFiles"]
+
+_log = logging.getLogger("task_tracker")
+
+_NEEDED: Final = ("read", "write", "ls", "mkdir")
+# AGFS servers answer every error with status 500 and a text (Go's os errors, and the server's own).
+_MISSING_TEXTS: Final = ("no such file", "not found", "does not exist", "not exist")
+_TAKEN_TEXTS: Final = ("already exists", "file exists", "directory exists")
+_MAX_KNOWN_DIRECTORIES: Final = 10_000
+
+
+class ClientFiles(Backing):
+    """A client object. With ``mv`` records are published by renaming, without it by writing in place."""
+
+    capabilities = Capabilities(durable=True, shared=True)
+    remote = True
+
+    def __init__(self, client: Any, clock: Clock, *, lock_timeout_seconds: float = 10.0) -> None:
+        for name in _NEEDED:
+            if not callable(getattr(client, name, None)):
+                raise SettingsError(
+                    f"a {type(client).__name__} is no file client: it has no {name}(); give a directory, "
+                    f"or a client with {', '.join(_NEEDED)}"
+                )
+            if inspect.iscoroutinefunction(getattr(client, name)):
+                raise SettingsError(
+                    f"{type(client).__name__}.{name}() is a coroutine function; give the synchronous client, "
+                    "AsyncTaskTracker calls it from threads"
+                )
+        self._client = client
+        self._clock = clock
+        self._lock_timeout_seconds = lock_timeout_seconds
+        self.can_remove = callable(getattr(client, "rm", None))
+        self.atomic = callable(getattr(client, "mv", None))
+        self._locks = KeyedLocks()
+        self._made: set[str] = set()
+        self._temporaries = Temporaries(clock, FileOps())
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def where(self, directory: str, name: str) -> str:
+        """Return the path that the client is given."""
+        return f"{directory}/{name}"
+
+    def read(self, directory: str, name: str) -> FileRead:
+        """Return a file's bytes."""
+        path = self.where(directory, name)
+        data = self._call("read", path)
+        if isinstance(data, str):
+            data = data.encode()
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise StoreUnavailable(
+                f"cannot read {path}: the client gave a {type(data).__name__}, not bytes; check its version"
+            )
+        return FileRead(bytes(data), None, False)
+
+    def signature(self, directory: str, name: str) -> Signature | None:
+        """Return None: a client cannot tell without reading."""
+        return None
+
+    def directory_signature(self, directory: str) -> Signature | None:
+        """Return None: a client cannot tell without listing."""
+        return None
+
+    def names(self, directory: str) -> Sequence[str]:
+        """Return all names in a directory."""
+        return [_name(entry) for entry in self._entries(directory)]
+
+    def directories(self, directory: str) -> Sequence[str]:
+        """Return the names of the directories in a directory."""
+        return [_name(entry) for entry in self._entries(directory) if _is_directory(entry)]
+
+    def _entries(self, directory: str) -> Iterable[object]:
+        try:
+            entries = self._call("ls", directory or "/")
+        except FileNotFoundError:
+            return ()
+        if not isinstance(entries, Iterable):
+            raise StoreUnavailable(
+                f"cannot list {directory}: the client gave a {type(entries).__name__}; check its version"
+            )
+        return entries
+
+    def exists(self, directory: str, name: str) -> bool:
+        """Tell whether there is a file of this name."""
+        try:
+            self._call("read", self.where(directory, name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    # ---- writing -------------------------------------------------------------------------------------
+
+    def create(self, directory: str, name: str, data: bytes) -> Signature | None:
+        """Publish a new file, having looked that there is none."""
+        if self.exists(directory, name):
+            raise FileExistsError(self.where(directory, name))
+        self._make_directory(directory)
+        return self._publish(directory, name, data)
+
+    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> Signature | None:
+        """Publish new contents."""
+        return self._publish(directory, name, data)
+
+    def _publish(self, directory: str, name: str, data: bytes) -> Signature | None:
+        path = self.where(directory, name)
+        if self.atomic:
+            temporary = self.where(directory, self._temporaries.new_name())
+            try:
+                self._call("write", temporary, data)
+                self._call("mv", temporary, path)
+            except FileExistsError:
+                # Some file systems behind AGFS refuse to rename onto a file (memfs does).
+                self._discard(temporary)
+                self.atomic = False
+                _log.warning(
+                    "this client's mv does not replace files; records are written in place from now on, "
+                    "and readers may see half of one for a moment",
+                    extra={"event": "client_mv_refused"},
+                )
+            except BaseException:
+                self._discard(temporary)
+                raise
+            else:
+                return None
+        try:
+            self._call("write", path, data)
+        except FileNotFoundError as error:  # the directory was removed behind our back
+            self._made.discard(directory)
+            raise StoreUnavailable(f"cannot write {path}: its directory is gone; try again") from error
+        return None
+
+    def remove(self, directory: str, name: str) -> None:
+        """Remove a file. Raises CapabilityMissing if the client has no ``rm``."""
+        if not self.can_remove:
+            raise CapabilityMissing(
+                f"{type(self._client).__name__} has no rm(), so nothing can be deleted; give a client that has it"
+            )
+        self._call("rm", self.where(directory, name))
+
+    def sweep(self, directory: str, names: Sequence[str]) -> None:
+        """Leave temporary files alone: a client does not tell how old they are."""
+
+    def _discard(self, path: str) -> None:
+        if self.can_remove:
+            with contextlib.suppress(FileNotFoundError, StoreUnavailable):
+                self._call("rm", path)
+
+    def _make_directory(self, directory: str) -> None:
+        if directory in self._made:
+            return
+        if len(self._made) >= _MAX_KNOWN_DIRECTORIES:
+            self._made.clear()
+        parts = directory.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            path = "/" + "/".join(parts[:depth])
+            if path in self._made:
+                continue
+            try:
+                self._call("mkdir", path)
+            except (FileExistsError, FileNotFoundError, StoreUnavailable):
+                # Whatever mkdir says about a directory that is there, or about a mount point above it: if the
+                # directory cannot be used, the write that follows says so.
+                continue
+            finally:
+                self._made.add(path)
+
+    @contextlib.contextmanager
+    def exclusively(self, directory: str) -> Iterator[None]:
+        """Keep the other threads of this process out."""
+        with self._locks.hold(directory, self._lock_timeout_seconds) as held:
+            if not held:
+                raise StoreUnavailable(
+                    f"{directory} was written by another thread for {self._lock_timeout_seconds} seconds; "
+                    "nothing was written, try again or look at the client"
+                )
+            yield
+
+    # ---- the client ----------------------------------------------------------------------------------
+
+    def _call(self, method: Literal["read", "write", "ls", "mkdir", "rm", "mv"], *arguments: Any) -> Any:
+        try:
+            answer = getattr(self._client, method)(*arguments)
+        except Exception as error:
+            # Clients raise anything; only absence and presence mean something else than trouble.
+            kind = _kind(error)
+            if kind is not None:
+                raise kind(f"{method} {arguments[0]}: {error}") from error
+            raise StoreUnavailable(
+                f"cannot {method} {arguments[0]}: {error}; nothing is known of it, try again once that is mended"
+            ) from error
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise SettingsError(
+                f"{type(self._client).__name__}.{method}() returned an awaitable; give the synchronous client"
+            )
+        return answer
+
+
+def _kind(error: Exception) -> type[FileNotFoundError] | type[FileExistsError] | None:
+    """Tell absence and presence from trouble: by type, by the type's name, and by AGFS's texts."""
+    if isinstance(error, (FileNotFoundError, KeyError)):
+        return FileNotFoundError
+    if isinstance(error, FileExistsError):
+        return FileExistsError
+    if isinstance(error, OSError):
+        return None
+    names = [kind.__name__ for kind in type(error).__mro__]
+    if any("NotFound" in name for name in names):
+        return FileNotFoundError
+    if any("AlreadyExists" in name or "FileExists" in name for name in names):
+        return FileExistsError
+    text = str(error).lower()
+    if any(part in text for part in _MISSING_TEXTS):
+        return FileNotFoundError
+    if any(part in text for part in _TAKEN_TEXTS):
+        return FileExistsError
+    return None
+
+
+def _name(entry: object) -> str:
+    """Return the name in an entry of ``ls``: a dict with ``name``, an object with it, or the name itself."""
+    if isinstance(entry, Mapping):
+        entry = entry.get("name", "")
+    elif not isinstance(entry, str):
+        entry = getattr(entry, "name", "")
+    return posixpath.basename(str(entry).rstrip("/"))
+
+
+
+
+def _is_directory(entry: object) -> bool:
+    """Tell whether an entry of ``ls`` is a directory; one that does not say is taken for one unless it has a suffix."""
+    for name in ("isDir", "is_dir"):
+        flag = entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
+        if flag is not None:
+            return bool(flag)
+    if isinstance(entry, Mapping) and "type" in entry:
+        return entry["type"] == "directory"
+    return "." not in _name(entry)

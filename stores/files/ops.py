@@ -1,0 +1,40 @@
+"""The system calls that publication is made of, in one place.
+
+Owns nothing but the list. Exists so that tests can record them, fail the Nth and drop what was not synced,
+while the real ones cost nothing extra.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+__all__ = ["FileOps"]
+
+
+class FileOps:
+    """``os`` as the files backends use it. Subclass it to watch or to fail."""
+
+    open = staticmethod(os.open)
+    read = staticmethod(os.read)
+    write = staticmethod(os.write)
+    fsync = staticmethod(os.fsync)
+    fstat = staticmethod(os.fstat)
+    close = staticmethod(os.close)
+    stat = staticmethod(os.stat)
+    lstat = staticmethod(os.lstat)
+    listdir = staticmethod(os.listdir)
+    scandir = staticmethod(os.scandir)
+    mkdir = staticmethod(os.mkdir)
+    link = staticmethod(os.link)
+    replace = staticmethod(os.replace)
+    unlink = staticmethod(os.unlink)
+    pause = staticmethod(time.sleep)
+    """Between tries that wait for another process."""
+
+
+READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+DIRECTORY_FLAGS: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)

@@ -1,0 +1,60 @@
+"""What a backend must pass, and what tests of a tracker need; ships with the library.
+
+A backend adopts the suite with a :class:`StoreHarness` and one fixture::
+
+    class TestMyStore(TaskStoreContract):
+        @pytest.fixture
+        def harness(self, tmp_path):
+            return MyHarness(tmp_path)
+
+The suite needs pytest and hypothesis; :class:`FakeClock`, :class:`FaultyStore` and the clients need neither.
+Tests that take long carry the mark ``slow``: register it, or leave them out with ``-m "not slow"``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from task_tracker.testing.clients import MovingClient, PlainClient, RemovingClient
+    from task_tracker.testing.contract import TaskStoreContract
+    from task_tracker.testing.fake_clock import FakeClock
+    from task_tracker.testing.faulty import FaultyStore
+    from task_tracker.testing.harness import StoreHarness
+    from task_tracker.testing.model import StoreStateMachine, state_machine_for
+    from task_tracker.testing.samples import RecordMaker
+
+__all__ = [
+    "FakeClock",
+    "FaultyStore",
+    "MovingClient",
+    "PlainClient",
+    "RecordMaker",
+    "RemovingClient",
+    "StoreHarness",
+    "StoreStateMachine",
+    "TaskStoreContract",
+    "state_machine_for",
+]
+
+_HOMES: Final = {
+    "FakeClock": "fake_clock",
+    "FaultyStore": "faulty",
+    "MovingClient": "clients",
+    "PlainClient": "clients",
+    "RecordMaker": "samples",
+    "RemovingClient": "clients",
+    "StoreHarness": "harness",
+    "StoreStateMachine": "model",
+    "TaskStoreContract": "contract",
+    "state_machine_for": "model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a tool when it is asked for: not everybody who needs a clock has pytest and hypothesis."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'task_tracker.testing' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"task_tracker.testing.{_HOMES[name]}"), name)

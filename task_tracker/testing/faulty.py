@@ -1,0 +1,185 @@
+"""A store that fails when a test says so.
+
+Owns faults and counters. Refuses to know what it wraps: every call goes to the inner store unless a fault is
+due.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+from task_tracker.errors import StoreUnavailable
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.store import Capabilities, Page, Purged, Query, Stored, TaskStore, Unchanged, Version
+
+__all__ = ["OPERATIONS", "FaultyStore"]
+
+OPERATIONS: Final = frozenset(
+    {
+        "create",
+        "create_if_no_active",
+        "update",
+        "get",
+        "list",
+        "delete",
+        "has_active",
+        "count",
+        "delete_owner",
+        "purge",
+    }
+)
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(slots=True)
+class _Plan:
+    """An action that comes at the Nth matching call, once or from then on."""
+
+    action: Callable[[], None]
+    operations: frozenset[str]
+    remaining: int
+    forever: bool
+    after: bool
+
+    def is_due(self, operation: str) -> bool:
+        if operation not in self.operations or (self.remaining <= 0 and not self.forever):
+            return False
+        self.remaining -= 1
+        return self.remaining <= 0
+
+
+class FaultyStore(TaskStore):
+    """Wraps ``store``. ``calls`` counts what was asked, by the operation's name, failed calls included.
+
+    ::
+
+        store = FaultyStore(InMemoryTaskStore())
+        store.fail(on="update", nth=2)                    # the second update from now does not happen
+        store.fail(on="create", after=True)               # the next create happens, its reply is lost
+        store.fail(forever=True)                          # the store is down until heal()
+        store.interrupt(lambda: other.update(...), on="update")   # somebody else comes first
+    """
+
+    def __init__(self, store: TaskStore) -> None:
+        self.inner: Final = store
+        self.capabilities: Capabilities = store.capabilities
+        self.blocking = store.blocking  # type: ignore[misc]  # the instance says what it wraps
+        self.calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._plans: list[_Plan] = []
+
+    # ---- what tests do -------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        error: Exception | None = None,
+        *,
+        on: str | Collection[str] = OPERATIONS,
+        nth: int = 1,
+        forever: bool = False,
+        after: bool = False,
+    ) -> None:
+        """Raise ``error`` (StoreUnavailable by default) at the ``nth`` call from now of the operations ``on``.
+
+        Once, or ``forever``, that is until :meth:`heal`. With ``after`` the call takes effect first: only its
+        reply is lost.
+        """
+        if error is None:
+            error = StoreUnavailable("the store does not answer (a fault that a test asked for); try again")
+        fault = error
+
+        def strike() -> None:
+            raise fault.with_traceback(None)
+
+        self.interrupt(strike, on=on, nth=nth, forever=forever, after=after)
+
+    def interrupt(
+        self,
+        action: Callable[[], None],
+        *,
+        on: str | Collection[str] = OPERATIONS,
+        nth: int = 1,
+        forever: bool = False,
+        after: bool = False,
+    ) -> None:
+        """Call ``action`` right before the ``nth`` call from now (or right ``after`` it), in its thread."""
+        operations = frozenset({on} if isinstance(on, str) else on)
+        if unknown := operations - OPERATIONS:
+            raise ValueError(f"a store has no operation {min(unknown)!r}; it has {', '.join(sorted(OPERATIONS))}")
+        if nth < 1:
+            raise ValueError(f"nth counts from 1, not {nth}")
+        with self._lock:
+            self._plans.append(_Plan(action, operations, nth, forever, after))
+
+    def heal(self) -> None:
+        """Forget all faults."""
+        with self._lock:
+            self._plans.clear()
+
+    def _call(self, operation: str, call: Callable[[], _T]) -> _T:
+        with self._lock:
+            self.calls[operation] += 1
+            due = [plan for plan in self._plans if plan.is_due(operation)]
+        for plan in due:
+            if not plan.after:
+                plan.action()
+        answer = call()
+        for plan in due:
+            if plan.after:
+                plan.action()
+        return answer
+
+    # ---- the seam ------------------------------------------------------------------------------------
+
+    def create(self, record: TaskRecord) -> Stored:
+        """See :meth:`TaskStore.create`."""
+        return self._call("create", lambda: self.inner.create(record))
+
+    def create_if_no_active(self, record: TaskRecord) -> Stored | None:
+        """See :meth:`TaskStore.create_if_no_active`."""
+        return self._call("create_if_no_active", lambda: self.inner.create_if_no_active(record))
+
+    def update(self, record: TaskRecord, *, expected: Version | None) -> Stored:
+        """See :meth:`TaskStore.update`."""
+        return self._call("update", lambda: self.inner.update(record, expected=expected))
+
+    def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
+        """See :meth:`TaskStore.get`."""
+        return self._call("get", lambda: self.inner.get(key, known=known))
+
+    def list(self, query: Query) -> Page:
+        """See :meth:`TaskStore.list`."""
+        return self._call("list", lambda: self.inner.list(query))
+
+    def delete(self, key: TaskKey, *, expected: Version | None = None) -> None:
+        """See :meth:`TaskStore.delete`."""
+        return self._call("delete", lambda: self.inner.delete(key, expected=expected))
+
+    def has_active(
+        self, account_id: str, user_id: str | None, task_type: str, resource_id: str | None
+    ) -> bool:
+        """See :meth:`TaskStore.has_active`."""
+        return self._call(
+            "has_active", lambda: self.inner.has_active(account_id, user_id, task_type, resource_id)
+        )
+
+    def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
+        """See :meth:`TaskStore.count`."""
+        return self._call("count", lambda: self.inner.count(account_id, user_id))
+
+    def delete_owner(self, account_id: str, user_id: str) -> int:
+        """See :meth:`TaskStore.delete_owner`."""
+        return self._call("delete_owner", lambda: self.inner.delete_owner(account_id, user_id))
+
+    def purge(self, cutoffs: Mapping[TaskStatus, float], *, limit: int) -> Purged:
+        """See :meth:`TaskStore.purge`."""
+        return self._call("purge", lambda: self.inner.purge(cutoffs, limit=limit))
+
+    def close(self) -> None:
+        """Close the inner store; never fails by plan."""
+        self.inner.close()
