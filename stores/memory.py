@@ -23,8 +23,8 @@ from task_tracker.store import (
     Page,
     Purged,
     Query,
-    StoreOptions,
     Stored,
+    StoreOptions,
     TaskStore,
     Unchanged,
     Version,
@@ -108,7 +108,8 @@ class InMemoryTaskStore(TaskStore):
         """Tell whether such a task is active; see :meth:`TaskStore.has_active`."""
         with self._lock:
             return any(
-                listing.has_active(task_type, resource_id) for _, listing in self._listings(account_id, user_id)
+                listing.has_active(task_type, resource_id)
+                for _, listing in self._listings(account_id, user_id)
             )
 
     def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:

@@ -172,9 +172,7 @@ class AsyncTaskTracker:
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> bool:
         """As :meth:`TaskTracker.is_cancellation_requested`."""
-        return await self._run(
-            lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id)
-        )
+        return await self._run(lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id))
 
     async def mark_cancelled(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
@@ -219,16 +217,14 @@ class AsyncTaskTracker:
         user_id: str | None = None,
     ) -> bool:
         """As :meth:`TaskTracker.has_running`."""
-        return await self._run(
-            lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id)
-        )
+        return await self._run(lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id))
 
     async def wait(
         self,
         task_id: str,
         account_id: str | None = None,
         user_id: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # the name callers know
+        timeout: float | None = None,  # the name callers know
         poll_interval: float | None = None,
     ) -> TaskRecord:
         """As :meth:`TaskTracker.wait`, without holding a thread meanwhile."""
@@ -262,9 +258,7 @@ class AsyncTaskTracker:
 
     # ---- deleting ------------------------------------------------------------------------------------
 
-    async def delete(
-        self, task_id: str, account_id: str | None = None, user_id: str | None = None
-    ) -> bool:
+    async def delete(self, task_id: str, account_id: str | None = None, user_id: str | None = None) -> bool:
         """As :meth:`TaskTracker.delete`."""
         return await self._run(lambda: self._tracker.delete(task_id, account_id, user_id))
 

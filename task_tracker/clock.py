@@ -15,7 +15,9 @@ from typing import Final, Protocol
 
 __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "is_generated_id", "time_of_id", "uuid7_text", "wall_ns"]
 
-_SUB_MILLISECOND_STEPS: Final = 4096  # RFC 9562, 6.2 method 3: the 12 bits of rand_a hold a fraction of the ms
+_SUB_MILLISECOND_STEPS: Final = (
+    4096  # RFC 9562, 6.2 method 3: the 12 bits of rand_a hold a fraction of the ms
+)
 _FOLLOW_JUMP_MS: Final = 1000
 
 
@@ -69,7 +71,7 @@ class SystemClock:
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
         """Wait on ``condition`` for at most ``seconds``."""
-        condition.wait(seconds)
+        condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
 
 class _IdSequence:

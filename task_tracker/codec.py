@@ -264,4 +264,3 @@ def _corrupt(path: str, reason: str, cause: BaseException | None) -> NoReturn:
     raise CorruptRecord(
         f"{path} is not a task record: {reason}; it is left as it is, repair or remove it by hand", path=path
     ) from cause
-

@@ -105,7 +105,9 @@ class StorageConfig(BaseSettings):
 
 def _section(document: object, name: str, prefix: str) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise SettingsError(f"{prefix.rstrip('.') or 'the configuration'} must be an object, not {document!r:.80}")
+        raise SettingsError(
+            f"{prefix.rstrip('.') or 'the configuration'} must be an object, not {document!r:.80}"
+        )
     if name not in document:
         near = difflib.get_close_matches(name, [str(key) for key in document], n=1, cutoff=0.8)
         if near:

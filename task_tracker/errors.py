@@ -23,6 +23,7 @@ not found, corrupt, unavailable. ``TaskTracker.wait`` raises the built-in ``Time
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 __all__ = [
     "AmbiguousTask",
@@ -112,6 +113,10 @@ class CorruptRecord(TaskTrackerError):
         super().__init__(message)
         self.path = path
 
+    def __reduce__(self) -> tuple[partial[CorruptRecord], tuple[()]]:
+        """Pickle with the path: an error that cannot be unpickled breaks a whole pool of processes."""
+        return partial(CorruptRecord, str(self), path=self.path), ()
+
 
 class InvalidTaskId(TaskTrackerError, ValueError):
     """An id (task, account or user) that cannot be stored: blank, too long, or not text."""
@@ -119,3 +124,6 @@ class InvalidTaskId(TaskTrackerError, ValueError):
 
 class SettingsError(TaskTrackerError, ValueError):
     """Configuration that cannot work. The message is one line and names the key."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))  # it may quote what others wrote

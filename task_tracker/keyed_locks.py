@@ -7,18 +7,38 @@ processes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 
 __all__ = ["KeyedLocks"]
 
 
-class _Entry:
-    __slots__ = ("lock", "users")
+class _Hold:
+    """One user of a key's lock, as a context manager (a generator would cost twice as much)."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
+    __slots__ = ("_held", "_key", "_lock", "_locks", "_timeout_seconds")
+
+    def __init__(self, locks: KeyedLocks, key: Hashable, timeout_seconds: float | None) -> None:
+        self._locks = locks
+        self._key = key
+        self._timeout_seconds = timeout_seconds
+        self._held = False
+
+    def __enter__(self) -> bool:
+        self._lock = self._locks.join(self._key)
+        try:
+            self._held = self._lock.acquire(
+                timeout=-1 if self._timeout_seconds is None else self._timeout_seconds
+            )
+        except BaseException:
+            self._locks.leave(self._key)
+            raise
+        return self._held
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._lock.release()
+        self._locks.leave(self._key)
 
 
 class KeyedLocks:
@@ -26,28 +46,29 @@ class KeyedLocks:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._entries: dict[Hashable, _Entry] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._users: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
         """Return how many keys are held or waited for just now."""
-        return len(self._entries)
+        return len(self._locks)
 
-    @contextmanager
-    def hold(self, key: Hashable, timeout_seconds: float | None = None) -> Iterator[bool]:
-        """Hold the lock of ``key``; yields False if it could not be had within ``timeout_seconds``."""
+    def hold(self, key: Hashable, timeout_seconds: float | None = None) -> AbstractContextManager[bool]:
+        """Hold the lock of ``key`` in a ``with`` block, which is given False if that took ``timeout_seconds``."""
+        return _Hold(self, key, timeout_seconds)
+
+    def join(self, key: Hashable) -> threading.Lock:
+        """Return the lock of ``key``, which stays until everybody who joined has left."""
         with self._guard:
-            entry = self._entries.get(key)
-            if entry is None:
-                entry = self._entries[key] = _Entry()
-            entry.users += 1
-        held = False
-        try:
-            held = entry.lock.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds)
-            yield held
-        finally:
-            if held:
-                entry.lock.release()
-            with self._guard:
-                entry.users -= 1
-                if not entry.users:
-                    del self._entries[key]
+            lock = self._locks.get(key)
+            if lock is None:
+                lock = self._locks[key] = threading.Lock()
+            self._users[key] = self._users.get(key, 0) + 1
+            return lock
+
+    def leave(self, key: Hashable) -> None:
+        """Be done with the lock of ``key``."""
+        with self._guard:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]

@@ -151,7 +151,9 @@ class Listing:
             by_status[status.value] = by_status.get(status.value, 0) + number
 
 
-def _backwards(places: list[tuple[float, str]], before: tuple[float, str] | None) -> Iterator[tuple[float, str]]:
+def _backwards(
+    places: list[tuple[float, str]], before: tuple[float, str] | None
+) -> Iterator[tuple[float, str]]:
     end = len(places) if before is None else bisect_left(places, before)
     for index in range(end - 1, -1, -1):
         yield places[index]

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -164,6 +165,15 @@ class TaskRecord:
         """Return the task's credentials, decoded anew; None when there are none or the task has ended."""
         return orjson.loads(self.private_json) if self.private_json is not None else None
 
+    def changed(self, **changes: Any) -> TaskRecord:
+        """Return a copy with other values (``dataclasses.replace`` takes three times as long)."""
+        copy = object.__new__(TaskRecord)
+        for write, value in zip(_WRITERS, _READ_ALL(self), strict=True):
+            write(copy, value)
+        for name, value in changes.items():
+            object.__setattr__(copy, name, value)
+        return copy
+
     def to_dict(self) -> dict[str, Any]:
         """Return the public view: no owner, no credentials, no lease token, credentials in values masked.
 
@@ -190,7 +200,9 @@ class TaskRecord:
         if self.payload_json is not None:
             view["payload"] = redact_value(self.payload)
         if self.attempt is not None:
-            view["attempt"] = {name: value for name, value in self.attempt._asdict().items() if name != "token"}
+            view["attempt"] = {
+                name: value for name, value in self.attempt._asdict().items() if name != "token"
+            }
         if self.history_json is not None:
             view["history"] = self.history
         view["created_at_iso"] = _iso(self.created_at)
@@ -204,6 +216,10 @@ class TaskRecord:
             f"of {self.account_id!r}/{self.user_id!r}>"
         )
 
+
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(TaskRecord))
+_READ_ALL: Final = attrgetter(*_FIELDS)
+_WRITERS: Final = tuple(vars(TaskRecord)[name].__set__ for name in _FIELDS)
 
 _PUBLIC_EXTENSIONS: Final = (
     "stage",

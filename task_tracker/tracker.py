@@ -94,7 +94,9 @@ class TaskTracker:
         ``private`` never is, and is wiped when the task ends; all three must be JSON. Raises ValueError for
         what cannot be stored (InvalidTaskId for an id), TaskExists for an id that is taken.
         """
-        record = self._new_record(task_type, resource_id, account_id, user_id, task_id, meta, payload, private)
+        record = self._new_record(
+            task_type, resource_id, account_id, user_id, task_id, meta, payload, private
+        )
         created = self.access.add(record)
         assert created is not None
         return created
@@ -207,7 +209,7 @@ class TaskTracker:
         try:
             encoded = encode_value(result, "result")
         except (ValueError, TypeError, RecursionError) as error:
-            _log.error(  # noqa: TRY400  # the message says it all
+            _log.error(  # the message says it all
                 "the result of task %s cannot be stored: %s",
                 task_id,
                 error,
@@ -340,7 +342,9 @@ class TaskTracker:
             self.access.confirm_active()
             return self.access.cache.newest(Query("", user_id, task_type, status, resource_id, limit, cursor))
         _check_owner(account_id, user_id)
-        page = self.access.load_page(Query(account_id, user_id, task_type, status, resource_id, limit, cursor))
+        page = self.access.load_page(
+            Query(account_id, user_id, task_type, status, resource_id, limit, cursor)
+        )
         for corrupt in page.corrupt:
             _log.warning("a listing skipped a record: %s", corrupt, extra={"event": "corrupt_record"})
         return TaskPage(

@@ -14,7 +14,6 @@ it was given, so that callers can skip the write.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -175,7 +174,7 @@ def expired(status: TaskStatus, updated_at: float, cutoffs: Mapping[TaskStatus, 
 
 def _at(record: TaskRecord, now: float, **changes: Any) -> TaskRecord:
     # A clock that stepped back must not make a record look older than it was.
-    return dataclasses.replace(record, updated_at=max(now, record.updated_at), **changes)
+    return record.changed(updated_at=max(now, record.updated_at), **changes)
 
 
 def _ended(record: TaskRecord, now: float, status: TaskStatus, **changes: Any) -> TaskRecord:

@@ -56,7 +56,9 @@ class Waiting:
             return None
         self._unavailable_since = None
         if record is None:
-            raise TaskNotFound(f"no task {self._task_id} to wait for; it is unknown, deleted or somebody else's")
+            raise TaskNotFound(
+                f"no task {self._task_id} to wait for; it is unknown, deleted or somebody else's"
+            )
         return record if record.status.is_terminal else None
 
     def pause(self) -> float:

@@ -222,7 +222,7 @@ class ClientFiles(Backing):
         return answer
 
 
-def _kind(error: Exception) -> type[FileNotFoundError] | type[FileExistsError] | None:
+def _kind(error: Exception) -> type[FileNotFoundError | FileExistsError] | None:
     """Tell absence and presence from trouble: by type, by the type's name, and by AGFS's texts."""
     if isinstance(error, (FileNotFoundError, KeyError)):
         return FileNotFoundError
@@ -250,8 +250,6 @@ def _name(entry: object) -> str:
     elif not isinstance(entry, str):
         entry = getattr(entry, "name", "")
     return posixpath.basename(str(entry).rstrip("/"))
-
-
 
 
 def _is_directory(entry: object) -> bool:

@@ -330,4 +330,3 @@ class OwnerIndex:
         if is_generated_id(task_id):
             return task_id + SUFFIX
         return self._layout.place(TaskKey(self._account_id, self._user_id, task_id))[1]
-

@@ -25,7 +25,9 @@ MAX_COMPONENT_BYTES: Final = 200
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_@-](?:[A-Za-z0-9_@.-]*[A-Za-z0-9_@-])?", re.ASCII)
 # https://learn.microsoft.com/windows/win32/fileio/naming-a-file: reserved with and without an extension
-_WINDOWS_DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE | re.ASCII)
+_WINDOWS_DEVICE: Final = re.compile(
+    r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE | re.ASCII
+)
 
 
 def encode_component(text: str) -> str:

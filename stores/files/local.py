@@ -28,7 +28,8 @@ __all__ = ["DURABILITIES", "LocalFiles"]
 DURABILITIES: Final = ("full", "edges", "none")
 LOCK_NAME: Final = ".lock"
 
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 14
+_BIG_CHUNK: Final = 1 << 20
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _LOCK_PAUSE_SECONDS: Final = 0.002
 _LONGEST_LOCK_PAUSE_SECONDS: Final = 0.02
@@ -86,9 +87,7 @@ class LocalFiles(Backing):
             self._check_inside(directory)
             handle = self._open_to_read(path)
             try:
-                data = self._ops.read(handle, _CHUNK)
-                while len(data) % _CHUNK == 0 and (more := self._ops.read(handle, _CHUNK)):
-                    data += more
+                data = self._read_all(handle)
                 # After reading: a write in place meanwhile makes the file too young to be believed.
                 signature = _signature(self._ops.fstat(handle))
             finally:
@@ -102,6 +101,16 @@ class LocalFiles(Backing):
         except OSError as error:
             raise _unavailable("read", path, error) from error
         return FileRead(data, signature, settled(signature, started))
+
+    def _read_all(self, handle: int) -> bytes:
+        data = self._ops.read(handle, _CHUNK)
+        if len(data) < _CHUNK:
+            return data
+        chunks = [data]
+        while data:
+            data = self._ops.read(handle, _BIG_CHUNK)
+            chunks.append(data)
+        return b"".join(chunks)
 
     def _open_to_read(self, path: str) -> int:
         for left in range(self._denied_tries - 1, -1, -1):
@@ -391,4 +400,6 @@ def _lock_timeout(path: str, seconds: float, pid: int | None) -> StoreUnavailabl
 
 def _unavailable(verb: str, path: str, error: OSError) -> StoreUnavailable:
     reason = error.strerror or str(error)
-    return StoreUnavailable(f"cannot {verb} {path}: {reason}; nothing was changed, try again once that is mended")
+    return StoreUnavailable(
+        f"cannot {verb} {path}: {reason}; nothing was changed, try again once that is mended"
+    )

@@ -11,7 +11,8 @@ import contextlib
 import hashlib
 import heapq
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
@@ -137,7 +138,9 @@ class PersistentTaskStore(TaskStore):
     def delete(self, key: TaskKey, *, expected: Version | None = None) -> None:
         """Remove a file of a task that has ended; see :meth:`TaskStore.delete`."""
         if expected is not None and not self.capabilities.compare_and_set:
-            raise CapabilityMissing("a file client has no compare-and-set; pass expected=None, or use a directory")
+            raise CapabilityMissing(
+                "a file client has no compare-and-set; pass expected=None, or use a directory"
+            )
         directory, name = self._placed(key)
         with self._writing(directory):
             record, version = self._load_or_miss(key)
@@ -249,12 +252,10 @@ class PersistentTaskStore(TaskStore):
 
     # ---- the pieces ------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _writing(self, directory: str) -> Iterator[None]:
+    def _writing(self, directory: str) -> AbstractContextManager[None]:
         """Be the only writer of a user's directory, on a root that this store may write to."""
         self._marks.check_writable()
-        with self._files.exclusively(directory):
-            yield
+        return self._files.exclusively(directory)
 
     def _create(self, directory: str, name: str, record: TaskRecord, data: bytes) -> Stored:
         if self._files.exists(directory, DELETING):
