@@ -7,6 +7,7 @@ guess what a damaged file meant.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from datetime import UTC, datetime
@@ -103,7 +104,7 @@ def encode_record(record: TaskRecord) -> bytes:
         if value is not None:
             document[name] = orjson.Fragment(value)
     if record.attempt is not None:
-        document["attempt"] = record.attempt._asdict()
+        document["attempt"] = dataclasses.asdict(record.attempt)
     if record.extra_json is not None:
         document.update(orjson.loads(record.extra_json))
     return orjson.dumps(document)

@@ -19,6 +19,7 @@ from pydantic_settings.exceptions import SettingsError as SourceError
 from task_tracker.aio import AsyncTaskTracker
 from task_tracker.errors import SettingsError
 from task_tracker.registry import open_store
+from task_tracker.retention import SWEEP_SECONDS
 from task_tracker.settings import TaskTrackerSettings
 from task_tracker.store import TaskStore
 from task_tracker.tracker import TaskTracker
@@ -85,8 +86,8 @@ class StorageConfig(BaseSettings):
             self.build_task_store(agfs),
             strict=settings.strict,
             retention=None if retention is None else retention.as_value(),
+            sweep_seconds=SWEEP_SECONDS if retention is None else retention.sweep_seconds,
             max_cached=settings.max_cached,
-            **({} if retention is None else {"sweep_seconds": retention.sweep_seconds}),
         )
         if cleanup and retention is not None:
             tracker.start_cleanup_loop()

@@ -24,7 +24,7 @@ class Duty(ABC):
         self._clock = clock
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._ending: set[threading.Thread] = set()
 
     @abstractmethod
     def run_once(self) -> float | None:
@@ -36,16 +36,21 @@ class Duty(ABC):
 
     @property
     def running(self) -> bool:
-        """True while the thread is alive."""
-        return self._thread is not None and self._thread.is_alive()
+        """True while a thread is alive that has not been told to end."""
+        # A fork leaves the object and takes the thread: is_alive() is False in the child then.
+        thread = self._thread
+        return thread is not None and thread not in self._ending and thread.is_alive()
+
+    @property
+    def told_to_stop(self) -> bool:
+        """True on the duty's own thread once it is to end. Never for others, who may call ``run_once`` too."""
+        return threading.current_thread() in self._ending
 
     def start(self, delay_seconds: float = 0.0) -> None:
         """Start the thread unless it runs; the first round comes after ``delay_seconds``."""
         with self._wake:
-            # A fork leaves the object and takes the thread: is_alive() is False in the child then.
-            if self.running and not self._stopping:
+            if self.running:
                 return
-            self._stopping = False
             self._thread = threading.Thread(
                 target=self._run, args=(delay_seconds,), name=f"task_tracker {self._name}", daemon=True
             )
@@ -54,26 +59,34 @@ class Duty(ABC):
     def stop(self, timeout_seconds: float | None = 10.0) -> None:
         """End the thread and wait for it, ``timeout_seconds`` at most."""
         with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+            if thread is None:
+                return
+            # Told one by one: a thread that hangs must not go on because another one was started meanwhile.
+            self._ending.add(thread)
+            self._wake.notify_all()
+        if thread is not threading.current_thread():
             thread.join(timeout_seconds)
-            if not thread.is_alive():
-                self._stopping = False
+
+    def last_round(self) -> None:
+        """Say, from within a round, that it is the last: whoever calls :meth:`start` now gets a new thread."""
+        with self._wake:
+            if self._thread is threading.current_thread():
+                self._ending.add(self._thread)
 
     def _run(self, delay_seconds: float) -> None:
-        me = threading.current_thread()
         pause: float | None = delay_seconds
         while True:
             with self._wake:
                 if pause is None or not self._wait(pause):
+                    me = threading.current_thread()
+                    self._ending.discard(me)
                     if self._thread is me:
                         self._thread = None
                     return
             try:
                 pause = self.run_once()
-            except Exception:
+            except Exception:  # noqa: BLE001  # whatever it is, it is logged and the duty goes on
                 # A duty outlives whatever one round meets; the next one tries again.
                 _log.exception("%s failed; it goes on", self._name, extra={"event": "duty_failed"})
                 pause = self.on_error()
@@ -81,7 +94,7 @@ class Duty(ABC):
     def _wait(self, seconds: float) -> bool:
         """Wait, holding the condition; return False if the duty was stopped meanwhile."""
         deadline = self._clock.monotonic() + seconds
-        while not self._stopping:
+        while not self.told_to_stop:
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
                 return True

@@ -85,5 +85,5 @@ class PendingOutcomes(Duty):
             # Decided under the lock that `keep` takes, so that no outcome is left without a thread.
             if self._pending:
                 return 0.0
-            self._thread = None
+            self.last_round()
             return None

@@ -79,7 +79,8 @@ class TaskKey(NamedTuple):
     task_id: str
 
 
-class Attempt(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
     """One claim of a task.
 
     ``epoch`` grows with every claim and never resets; ``token`` is the claim's secret, known to its holder;
@@ -201,7 +202,9 @@ class TaskRecord:
             view["payload"] = redact_value(self.payload)
         if self.attempt is not None:
             view["attempt"] = {
-                name: value for name, value in self.attempt._asdict().items() if name != "token"
+                "epoch": self.attempt.epoch,
+                "holder": self.attempt.holder,
+                "count": self.attempt.count,
             }
         if self.history_json is not None:
             view["history"] = self.history

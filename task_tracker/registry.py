@@ -53,7 +53,7 @@ def _built_in(backend: str) -> Factory:
             f"the package 'stores' of {_DISTRIBUTION} is missing; install {_DISTRIBUTION} again"
         ) from error
     if getattr(stores, "DISTRIBUTION", None) != _DISTRIBUTION:
-        place = getattr(stores, "__file__", None) or list(getattr(stores, "__path__", ["?"]))[0]
+        place = getattr(stores, "__file__", None) or next(iter(getattr(stores, "__path__", ["?"])))
         raise SettingsError(
             f"the package 'stores' that Python finds is not that of {_DISTRIBUTION} but {place}; "
             "rename it or put it behind in sys.path"

@@ -71,6 +71,8 @@ class RetentionSweep(Duty):
         sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
         super().__init__("retention sweep", clock)
+        if not 0 < sweep_seconds < math.inf:
+            raise SettingsError(f"sweep_seconds is {sweep_seconds}; give more than 0 seconds")
         self._store = store
         self._cache = cache
         self._retention = retention
@@ -90,7 +92,7 @@ class RetentionSweep(Duty):
         cutoffs = self._retention.cutoffs(self._clock.now())
         deleted = failed = 0
         more = bool(cutoffs)
-        while more and not self._stopping:
+        while more and not self.told_to_stop:
             batch = self._store.purge(cutoffs, limit=BATCH)
             for key in batch.deleted:
                 self._cache.drop(key)

@@ -8,6 +8,8 @@ driver's error as the cause; not found, corrupt and unavailable never look alike
 Stores are synchronous and may be called from any thread, also from several at once.
 """
 
+# long: the contract of every operation, in prose
+
 from __future__ import annotations
 
 import base64

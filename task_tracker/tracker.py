@@ -5,6 +5,8 @@ where records live (:mod:`task_tracker.store`), which step is legal (:mod:`task_
 the cache is kept true (:mod:`task_tracker.access`).
 """
 
+# long: one method for each call of the public interface, most of it docstrings
+
 from __future__ import annotations
 
 import logging
@@ -269,7 +271,7 @@ class TaskTracker:
             task_id,
             account_id,
             user_id,
-            lambda record, now: transitions.request_cancel(record, now),
+            transitions.request_cancel,
         )
 
     def is_cancellation_requested(
@@ -298,7 +300,7 @@ class TaskTracker:
             task_id,
             account_id,
             user_id,
-            lambda record, now: transitions.cancelled(record, now),
+            transitions.cancelled,
             final=True,
         )
 

@@ -259,5 +259,5 @@ def _is_directory(entry: object) -> bool:
         if flag is not None:
             return bool(flag)
     if isinstance(entry, Mapping) and "type" in entry:
-        return entry["type"] == "directory"
+        return bool(entry["type"] == "directory")
     return "." not in _name(entry)

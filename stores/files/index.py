@@ -127,6 +127,7 @@ class OwnerIndex:
         wanted = None if query.limit is None else query.limit + 1
         with self._lock:
             self._refresh()
+            records: list[Stored] = []
             for _ in range(MAX_ROUNDS):
                 found = self._newest(query, wanted)
                 full = wanted is not None and len(found) == wanted

@@ -273,7 +273,8 @@ class LocalFiles(Backing):
     def _rename(self, temporary: str, path: str) -> None:
         for left in range(self._denied_tries - 1, -1, -1):
             try:
-                return self._ops.replace(temporary, path)
+                self._ops.replace(temporary, path)
+                return
             except PermissionError:
                 if not left:
                     raise

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Final
 
 __all__ = ["FileOps"]
@@ -25,13 +27,17 @@ class FileOps:
     stat = staticmethod(os.stat)
     lstat = staticmethod(os.lstat)
     listdir = staticmethod(os.listdir)
-    scandir = staticmethod(os.scandir)
     mkdir = staticmethod(os.mkdir)
     link = staticmethod(os.link)
     replace = staticmethod(os.replace)
     unlink = staticmethod(os.unlink)
     pause = staticmethod(time.sleep)
     """Between tries that wait for another process."""
+
+    @staticmethod
+    def scandir(path: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """``os.scandir``, whose overloads a plain attribute would lose."""
+        return os.scandir(path)
 
 
 READ_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
