@@ -10,6 +10,7 @@ has read.
 """
 
 import re
+from functools import cache
 from typing import TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -60,14 +61,12 @@ _BARE = (
 )
 
 # RFC 7468, RFC 4880 (PGP) and RFC 4716 (four dashes and a space). Without an END the rest is key material.
-_PEM = re.compile(
-    r"-{4,5} ?BEGIN [A-Z0-9 ]{1,64}-{4,5}.*?(?:-{4,5} ?END [A-Z0-9 ]{1,64}-{4,5}|\Z)", re.DOTALL
-)
+_PEM = r"(?s)-{4,5} ?BEGIN [A-Z0-9 ]{1,64}-{4,5}.*?(?:-{4,5} ?END [A-Z0-9 ]{1,64}-{4,5}|\Z)"
 
 # Prefixes from the vendors' documentation and from the rules of gitleaks (config/gitleaks.toml). The lengths
 # are below the real ones, so that a key cut by somebody else is masked too: they tell a key from a word.
-_VENDOR_KEY = re.compile(
-    _START + r"(?:"
+_VENDOR_KEY = (
+    rf"(?a){_START}(?:"
     r"eyJ(?:[\w=-]{13,}|[\w=-]{3,12}\.[\w-]{3,})(?:\.[\w-]*){0,4}"  # JWT (RFC 7519): base64url of '{"'
     r"|sk-(?:ant-|proj-|or-|(?=[a-z]{16})|(?=[a-z_-]{0,80}[A-Z0-9]))[\w-]{8,}"  # OpenAI, Anthropic, ...
     r"|gh[pousr]_\w{10,}|github_pat_\w{10,}"  # GitHub
@@ -81,38 +80,36 @@ _VENDOR_KEY = re.compile(
     r"|AK(?:LT|TP)[\w=-]{16,}|ark-[0-9a-f]{8}-[\w-]{20,}|LTAI[A-Za-z0-9]{12,}"  # Volcengine (2), Alibaba
     r"|pat_[A-Za-z0-9]{32,}"  # Coze
     r"|gsk_\w{20,}|xai-[\w-]{20,}|pplx-\w{20,}|SG\.[\w-]{16,32}\.[\w-]{16,}"  # Groq, xAI, ..., SendGrid
-    r")[\w-]*",
-    re.ASCII,
+    r")[\w-]*"
 )
 
 _GAP = r"(?:\s{1,4}|%20|\+)"
 # RFC 7616: named values, one of them a response that can be attacked offline; so the rest of the line goes.
-_DIGEST = re.compile(_START + rf"((?i:digest){_GAP})(?=\w{{1,20}}=[^\r\n]{{0,400}}nonce=)[^\r\n]+")
+_DIGEST = rf"{_START}((?i:digest){_GAP})(?=\w{{1,20}}=[^\r\n]{{0,400}}nonce=)[^\r\n]+"
 # RFC 6750. Not the word in prose ("bearer of", "Bearer token expired"), not a challenge ("Bearer realm=").
-_BEARER = re.compile(
-    _START + rf"((?i:bearer){_GAP})"
+_BEARER = (
+    rf"{_START}((?i:bearer){_GAP})"
     r"(?!(?:[A-Za-z]?[a-z]{0,8}|[A-Z]{2,9}|(?i:authentication|authorization|credentials?))"
     r"[\"'.,;:!?)\]}]*(?:\s|\Z)|(?:realm|scope|error\w{0,12})=)"
     rf"(?=[\w.~+/\[-]){_BARE}"
 )
 # RFC 7617: base64 has letters of both cases; a plain or CamelCase word is prose ("Basic HttpClient2").
-_BASIC = re.compile(
-    _START + rf"((?i:basic){_GAP})"
+_BASIC = (
+    rf"(?a){_START}((?i:basic){_GAP})"
     r"(?![A-Z]{0,5}[a-z]{2,}(?:\d?[A-Z]{1,4}[a-z]{2,}){0,3}[A-Z]{0,4}\d?(?![\w+/=-]))"
-    r"(?:(?=[A-Za-z0-9+/]*=)|(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z]))[A-Za-z0-9+/]{8,}={0,2}",
-    re.ASCII,
+    r"(?:(?=[A-Za-z0-9+/]*=)|(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z]))[A-Za-z0-9+/]{8,}={0,2}"
 )
 
-# Userinfo of RFC 3986. A password that nobody encoded may hold "@" or "/"; ":8080/" is a port. At the end of
-# the text the "@" may be missing, since somebody cut it off.
-_URL_PASSWORD = re.compile(
-    r"(://[^\s/?#:@\[\]\"'<>]*:)(?:"
-    r"[^\s/?#\"'<>]+(?=@)"
-    r"|(?!\d{1,5}[/?#]|//)(?:(?!://)[^\s\"'<>])+(?=@)"
+# Userinfo of RFC 3986. A password that nobody encoded may hold "@/?#"; ":8080/" is a port, and
+# git@host:path needs no password. At the end of the text the "@" may be missing, since somebody cut it off.
+_URL_PASSWORD = (
+    r"(://(?!git@)[^\s/?#:\[\]\"'<>]*:)(?:"
+    r"[^\s/\"'<>]+(?=@)"
+    r"|(?!\d{1,5}/|//)(?:(?!://)[^\s\"'<>])+(?=@)"
     r"|(?!\d{1,5}(?:\W|\Z)|port\b|//|[{<$%])(?:(?!://)[^\s\"'<>])+\Z)"
 )
 # The same without a scheme, "admin:pw@db:5432". Not "mailto:me@example.org", nor an image's "tag@sha256:...".
-_USERINFO = re.compile(
+_USERINFO = (
     r"(?<![\w.%+@/:-])"
     r"(?!(?i:mailto|e-?mail|from|to|b?cc|sips?|xmpp|acct|user|group|member|principal|serviceaccount|owner"
     r"|author|contact|debug|info|warning|error|critical)"
@@ -121,13 +118,15 @@ _USERINFO = re.compile(
 )
 
 # Names too common to be believed without a long value with a digit. S3, Google and Azure sign URLs so.
-_WEAK_PAIR = re.compile(
-    _START + r"((?i:sig|signature|sk|auth)\\*[\"']?[ \t]{0,2}(?:[=:]|%3[ADad])[ \t]{0,2}\\*[\"']?)"
-    r"(?=[A-Za-z_+/=%.~-]{0,80}\d)[\w+/=%.~-]{16,}",
-    re.ASCII,
+_WEAK_PAIR = (
+    rf"(?a){_START}"
+    r"((?i:sig|signature|sk|auth)\\*[\"']?[ \t]{0,2}(?:[=:]|%3[ADad])[ \t]{0,2}\\*[\"']?)"
+    r"(?=[A-Za-z_+/=%.~-]{0,80}\d)[\w+/=%.~-]{16,}"
 )
 
-# What to mask: only if one of the hints, in lower case, is in the text, since `in` is 100 times faster.
+# What to mask, and by what: only if one of the hints, in lower case, is in the text, since `in` is far faster;
+# and compiled at first use, to keep the import cheap.
+_compiled = cache(re.compile)
 _RULES = (
     (("begin ",), _PEM, REDACTED),
     (("",), _VENDOR_KEY, REDACTED),
@@ -178,7 +177,7 @@ def redact_text(text: str) -> str:
         lower = text.lower()
         for hints, pattern, replacement in _RULES:
             if any(hint in lower for hint in hints):
-                text = pattern.sub(replacement, text)
+                text = _compiled(pattern).sub(replacement, text)
         if any(hint in lower for hint in _NAME_HINTS):
             text = _redact_pairs(text)
         if text == before:
