@@ -53,6 +53,7 @@ class InMemoryTaskStore(TaskStore):
         self._records: dict[TaskKey, Stored] = {}
         self._accounts: dict[str, dict[str, Listing]] = {}
         self._last_version = 0
+        self._shrink_beyond = max_records
 
     def create(self, record: TaskRecord) -> Stored:
         """Store a new record; see :meth:`TaskStore.create`."""
@@ -148,7 +149,7 @@ class InMemoryTaskStore(TaskStore):
         if record.key in self._records:
             raise TaskExists(f"task {record.task_id} exists already; choose another id or leave it out")
         stored = self._put(record)
-        if len(self._records) > self._max_records:
+        if len(self._records) > self._shrink_beyond:
             self._shrink()
         return stored
 
@@ -174,6 +175,9 @@ class InMemoryTaskStore(TaskStore):
         surplus = len(self._records) - self._max_records + self._max_records // 100
         for record in heapq.nsmallest(surplus, ended, key=lambda record: record.updated_at):
             self._drop(record.key)
+        # While everything is active there is nothing to drop; looking each time would take quadratic time.
+        left = len(self._records)
+        self._shrink_beyond = self._max_records if left <= self._max_records else left + left // 100
 
     def _find(self, key: TaskKey) -> Stored:
         stored = self._records.get(key)

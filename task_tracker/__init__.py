@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from task_tracker.aio import AsyncTaskTracker
 from task_tracker.errors import (
     AmbiguousTask,
     CapabilityMissing,
@@ -37,6 +36,7 @@ from task_tracker.retention import Retention
 from task_tracker.tracker import TaskTracker
 
 if TYPE_CHECKING:
+    from task_tracker.aio import AsyncTaskTracker
     from task_tracker.config import StorageConfig
 
 __all__ = [
@@ -68,10 +68,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the configuration when it is asked for: pydantic is most of what an import would cost."""
-    if name == "StorageConfig":
-        from task_tracker.config import StorageConfig
+_LATE = {"AsyncTaskTracker": "task_tracker.aio", "StorageConfig": "task_tracker.config"}
 
-        return StorageConfig
-    raise AttributeError(f"module 'task_tracker' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import what is dear when it is asked for: asyncio and pydantic are most of what an import would cost."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'task_tracker' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)

@@ -132,8 +132,13 @@ class RecordAccess:
 
         The cached record is only a guess: a write that started from a stale one is refused by the store and
         begun again, and neither "nothing to do" nor "not allowed" is concluded from an active record that
-        was not confirmed. Raises TaskNotFound, InvalidTransition, StoreUnavailable, CorruptRecord.
+        was not confirmed. An outcome that waits for the store comes first. Raises TaskNotFound,
+        InvalidTransition, StoreUnavailable, CorruptRecord.
         """
+        self.outcomes.land(key)
+        return self._apply(key, step)
+
+    def _apply(self, key: TaskKey, step: Step) -> TaskRecord:
         with self._locks.hold(key):
             if self._exact:
                 done = self._change_unconfirmed(key, step)
@@ -150,7 +155,7 @@ class RecordAccess:
                     return self._write(changed, current)
                 except VersionConflict:
                     continue
-        raise VersionConflict(
+        raise StoreUnavailable(
             f"task {key.task_id} was changed by others {_CONFLICTS_BEFORE_GIVING_UP} times in a row; try again"
         )
 
@@ -161,15 +166,21 @@ class RecordAccess:
         Raises as :meth:`change`; StoreUnavailable means that the outcome is kept and tried again.
         """
         try:
-            self.outcomes.land(key)
             return self.change(key, step)
         except StoreUnavailable as error:
-            if self.outcomes.keep(key, lambda: self.change(key, step)):
-                raise StoreUnavailable(
+            if self.outcomes.keep(key, lambda: self._apply(key, step)):
+                what = (
                     f"the outcome of task {key.task_id} could not be stored and is tried again in the background "
-                    f"as long as this process lives: {error}"
-                ) from error
-            raise
+                    "as long as this process lives"
+                )
+            elif self.outcomes.waits(key):
+                what = (
+                    f"an earlier outcome of task {key.task_id} waits for the store and will win; this one was not "
+                    "kept, ask again once the store answers"
+                )
+            else:
+                raise
+            raise StoreUnavailable(f"{what}: {error}") from error
 
     def delete(self, key: TaskKey) -> bool:
         """Delete a record that has ended; False if there is none. Raises InvalidTransition if it is active."""

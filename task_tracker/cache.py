@@ -25,6 +25,8 @@ class TaskCache:
     """
 
     def __init__(self, max_records: int) -> None:
+        if max_records < 1:
+            raise ValueError(f"max_cached must be at least 1, not {max_records}")
         self._max_records = max_records
         self._lock = threading.Lock()
         self._ended: dict[TaskKey, Stored] = {}
@@ -32,6 +34,7 @@ class TaskCache:
         self._owners: dict[str, tuple[TaskKey, ...]] = {}
         self._forgotten: dict[TaskKey, None] = {}
         self._dropped: dict[TaskKey, int] = {}
+        self._dropped_unnamed = 0
         self._drops = 0
 
     def __len__(self) -> int:
@@ -93,6 +96,8 @@ class TaskCache:
         with self._lock:
             if self._dropped.get(key, 0) > mark:
                 return
+            if record.status.is_terminal and self._dropped_unnamed > mark:
+                return  # it would be believed without asking
             ended = self._ended.get(key)
             if record.status.is_terminal:
                 self._active.pop(key, None)
@@ -113,14 +118,20 @@ class TaskCache:
         """Forget ``key``: it is gone from the store."""
         with self._lock:
             self._drops += 1
+            self._dropped.pop(key, None)
             self._dropped[key] = self._drops
             if len(self._dropped) > self._max_records:
-                del self._dropped[next(iter(self._dropped))]
+                self._dropped_unnamed = max(
+                    self._dropped_unnamed, self._dropped.pop(next(iter(self._dropped)))
+                )
             self._remove(key)
 
     def drop_owner(self, account_id: str, user_id: str) -> None:
         """Forget all of an owner's records: they are gone from the store."""
         with self._lock:
+            # Also those that are just being read: nobody knows their names here.
+            self._drops += 1
+            self._dropped_unnamed = self._drops
             held = [*self._ended, *self._active, *self._forgotten]
         for key in held:
             if (key.account_id, key.user_id) == (account_id, user_id):
@@ -139,12 +150,12 @@ class TaskCache:
 
     def _make_room(self) -> None:
         """Drop a hundredth more than needed, so that the search for the oldest is rare."""
-        surplus = len(self) - self._max_records + self._max_records // 100
-        for key in _oldest(self._ended, surplus):
+        spare = self._max_records // 100
+        for key in _oldest(self._ended, len(self) - self._max_records + spare):
             self._remove(key)
         if len(self) <= self._max_records:
             return
-        for key in _oldest(self._active, len(self) - self._max_records):
+        for key in _oldest(self._active, len(self) - self._max_records + spare):
             # Its owner stays known, so that a call without an owner still finds it in the store.
             del self._active[key]
             self._forgotten[key] = None

@@ -76,8 +76,13 @@ def encode_value(value: object, what: str) -> bytes:
     """
     _check_json(value, what, 0)
     try:
-        return orjson.dumps(value)
-    except (TypeError, ValueError) as error:  # e.g. integers over 64 bits, surrogates
+        return orjson.dumps(value, default=_plain)
+    except TypeError:
+        pass
+    try:
+        # Slower, and needed for keys that are a subclass of str; others were refused above.
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:  # e.g. integers over 64 bits, surrogates
         raise ValueError(f"{what} is not JSON: {error}; convert it before handing it over") from error
 
 
@@ -126,6 +131,11 @@ def check_text(value: object, what: str) -> str:
     if clean_text(value) != value:
         raise ValueError(f"{what} {value!r:.80} holds a NUL or half a character; use plain text")
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Return what orjson knows in place of the subclasses of JSON's types that it does not."""
+    return float(value) if isinstance(value, float) else list(value)
 
 
 def _check_json(value: object, place: str, depth: int) -> None:

@@ -24,6 +24,7 @@ _log = logging.getLogger("task_tracker")
 MAX_PENDING: Final = 10_000
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_FAILURES_PER_ROUND: Final = 3
 
 
 class PendingOutcomes(Duty):
@@ -42,15 +43,19 @@ class PendingOutcomes(Duty):
     def keep(self, key: TaskKey, land: Callable[[], object]) -> bool:
         """Keep an outcome; ``land`` tries to store it and raises StoreUnavailable while that fails.
 
-        Returns False if there is no room (10,000 wait already). An outcome that waits is not replaced.
+        Returns False if it was not taken: an earlier outcome of the task waits, or 10,000 of others do.
         """
         with self._lock:
-            if key not in self._pending and len(self._pending) >= MAX_PENDING:
+            if key in self._pending or len(self._pending) >= MAX_PENDING:
                 return False
-            self._pending.setdefault(key, land)
+            self._pending[key] = land
             self._pause = _FIRST_PAUSE_SECONDS
         self.start(self._clock.jitter(_FIRST_PAUSE_SECONDS))
         return True
+
+    def waits(self, key: TaskKey) -> bool:
+        """Tell whether an outcome of ``key`` waits."""
+        return key in self._pending
 
     def land(self, key: TaskKey) -> None:
         """Try the waiting outcome of ``key`` now, if there is one. Raises StoreUnavailable if it must wait on."""
@@ -74,13 +79,34 @@ class PendingOutcomes(Duty):
                 del self._pending[key]
 
     def run_once(self) -> float | None:
-        """Try all that wait, in order, until one cannot be stored; return the pause, None when all landed."""
+        """Try those that wait, until a few could not be stored; return the pause, None when all landed.
+
+        Those come last in the next round: one user's trouble must not hold up the outcomes of others, and a
+        store that is down must not be asked 10,000 times in a row.
+        """
+        failures = 0
         for key in list(self._pending):
             try:
                 self.land(key)
             except StoreUnavailable:
-                self._pause = min(self._pause * 2, _LONGEST_PAUSE_SECONDS)
-                return self._clock.jitter(self._pause)
+                pass
+            except Exception:
+                _log.exception(
+                    "the outcome of task %s could not be stored; it is tried again",
+                    key.task_id,
+                    extra={"event": "outcome_failed", "task_id": key.task_id},
+                )
+            else:
+                continue
+            with self._lock:
+                if key in self._pending:
+                    self._pending[key] = self._pending.pop(key)
+            failures += 1
+            if failures == _FAILURES_PER_ROUND:
+                break
+        if failures:
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE_SECONDS)
+            return self._clock.jitter(self._pause)
         with self._lock:
             # Decided under the lock that `keep` takes, so that no outcome is left without a thread.
             if self._pending:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from importlib import import_module, metadata
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from task_tracker.errors import SettingsError
 from task_tracker.store import StoreOptions, TaskStore
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["ENTRY_POINT_GROUP", "backend_names", "open_store"]
 
@@ -82,5 +85,7 @@ def _third_party(backend: str) -> Factory:
     return factory
 
 
-def _entry_points() -> dict[str, metadata.EntryPoint]:
-    return {entry_point.name: entry_point for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # dear, and not needed for the built-in ones
+
+    return {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}

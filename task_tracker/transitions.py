@@ -75,7 +75,7 @@ def completed(
     result_json = _masked(result_json)
     resource_id = record.resource_id if resource_id is None else resource_id
     if record.status is TaskStatus.COMPLETED:
-        if (record.result_json, record.resource_id) == (result_json, resource_id):
+        if resource_id == record.resource_id and _same_json(result_json, record.result_json):
             return record
         raise _illegal(record, "complete (with another outcome)")
     if not record.status.is_active:
@@ -199,11 +199,23 @@ def _masked(encoded: bytes) -> bytes:
     return encoded if masked is value else orjson.dumps(masked)
 
 
+def _same_json(one: bytes, other: bytes) -> bool:
+    """Tell whether two encoded values are the same, whatever the order of their keys."""
+    return one == other or _sorted(one) == _sorted(other)
+
+
+def _sorted(encoded: bytes) -> bytes:
+    return orjson.dumps(orjson.loads(encoded), option=orjson.OPT_SORT_KEYS)
+
+
 def _illegal(record: TaskRecord, verb: str) -> InvalidTransition:
-    reason = "that state is final" if record.status.is_terminal else "its state does not allow it"
-    if not record.status.is_known:
-        reason = "this version does not know that state; upgrade before acting on it"
+    if record.status.is_terminal:
+        advice = "its first end is final; leave it so, or create a new task"
+    elif record.status.is_active:
+        advice = "it is to stop; end it with mark_cancelled, complete or fail"
+    else:
+        advice = "this version does not know that state; upgrade before acting on it"
     return InvalidTransition(
-        f"cannot {verb} task {record.task_id}: it is {record.status.value} and {reason}",
+        f"cannot {verb} task {record.task_id}, which is {record.status.value}: {advice}",
         task_ids=[record.task_id],
     )

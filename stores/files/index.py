@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import filterfalse
 from typing import Final, NamedTuple
 
 from stores.files.backing import Backing, Signature, settled
@@ -183,12 +184,15 @@ class OwnerIndex:
             return
         if signature is not None and self._settled and signature == self._signature:
             return
-        names = set(self._backing.names(self._directory))
-        for name in self._names - names:
-            self._forget(name)
+        names = self._backing.names(self._directory)
+        # A set of all names would cost more than the listing itself; mostly there is nothing to forget.
+        fresh = list(filterfalse(self._names.__contains__, names))
+        if len(names) - len(fresh) < len(self._names):
+            for name in self._names.difference(names):
+                self._forget(name)
         suspects = list(self._versions)
         unread = []
-        for name in names - self._names:
+        for name in fresh:
             task_id = self._layout.task_id_of(name)
             if task_id is None:
                 continue  # a lock, a temporary file, somebody else's

@@ -1,0 +1,1 @@
+"""Measurements: ratios against a named floor, taken in one run."""

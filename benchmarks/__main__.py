@@ -1,0 +1,52 @@
+"""``make bench``: print the table of ratios; exit with 1 if a target was missed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import importing, life, listing, reading
+from benchmarks.measure import Row
+
+SCRATCH = Path(__file__).resolve().parent.parent / ".bench"
+MEMORY_DISK = Path("/dev/shm")
+
+
+def main() -> int:
+    """Run everything."""
+    memory_disk = MEMORY_DISK if MEMORY_DISK.is_dir() else SCRATCH
+    parts: list[tuple[str, Callable[[], list[Row]]]] = [
+        ("import", importing.rows),
+        ("get", lambda: reading.rows(SCRATCH, memory_disk)),
+        ("life", lambda: life.rows(SCRATCH, memory_disk)),
+        ("listing", lambda: listing.rows(SCRATCH)),
+    ]
+    asked = sys.argv[1:] or [name for name, _ in parts]
+    missed = 0
+    print(f"{'':6} {'measured':>12}  {'target':>8}  what")
+    try:
+        for name, measure in parts:
+            if name in asked:
+                started = time.perf_counter()
+                for row in measure():
+                    missed += row.met is False
+                    _print(row)
+                print(f"       ({name}: {time.perf_counter() - started:.0f} s)")
+    finally:
+        shutil.rmtree(SCRATCH, ignore_errors=True)
+    print(f"\n{missed} target(s) missed" if missed else "\nall targets met")
+    return 1 if missed else 0
+
+
+def _print(row: Row) -> None:
+    mark = {True: "ok", False: "MISSED", None: ""}[row.met]
+    target = "" if row.target is None else f"<= {row.target:g}"
+    detail = f"  ({row.detail})" if row.detail else ""
+    print(f"{mark:6} {row.value:9.2f} {row.unit:5} {target:>8}  {row.what}{detail}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

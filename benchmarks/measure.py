@@ -1,0 +1,71 @@
+"""How things are measured: many short samples, medians, the two sides of a ratio in turn."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. ``target`` is what ``value`` must not exceed; None: a figure that is only given."""
+
+    what: str
+    value: float
+    unit: str
+    target: float | None = None
+    detail: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.target is None else self.value <= self.target
+
+
+def microseconds(call: Call, *, times: int = 2000) -> float:
+    """Return the median time of one call, in microseconds."""
+    samples = []
+    gc.disable()
+    try:
+        for _ in range(times):
+            started = time.perf_counter_ns()
+            call()
+            samples.append(time.perf_counter_ns() - started)
+    finally:
+        gc.enable()
+    return statistics.median(samples) / 1000
+
+
+def paired(first: Call, second: Call, *, rounds: int = 30, times: int = 50) -> tuple[float, float, float]:
+    """Return median microseconds of both, and the median of their ratios round by round.
+
+    The two take turns, so that a disk or a machine that changes its mood hits both.
+    """
+    firsts, seconds, ratios = [], [], []
+    for _ in range(rounds):
+        one = microseconds(first, times=times)
+        two = microseconds(second, times=times)
+        firsts.append(one)
+        seconds.append(two)
+        ratios.append(one / two)
+    return statistics.median(firsts), statistics.median(seconds), statistics.median(ratios)
+
+
+@contextmanager
+def directory(base: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a fresh directory below ``base`` and remove it afterwards."""
+    Path(base).mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(dir=base))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
