@@ -14,6 +14,7 @@ from itertools import islice
 from typing import ClassVar, Final
 
 from task_tracker import transitions
+from task_tracker.codec import check_key
 from task_tracker.errors import SettingsError, TaskExists, TaskNotFound, VersionConflict
 from task_tracker.listing import Listing, Summary
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
@@ -146,7 +147,7 @@ class InMemoryTaskStore(TaskStore):
     # ---- under the lock ------------------------------------------------------------------------------
 
     def _add(self, record: TaskRecord) -> Stored:
-        if record.key in self._records:
+        if check_key(record.key) in self._records:
             raise TaskExists(f"task {record.task_id} exists already; choose another id or leave it out")
         stored = self._put(record)
         if len(self._records) > self._shrink_beyond:

@@ -241,8 +241,9 @@ class AsyncTaskTracker:
                 )
                 if ended is not None:
                     return ended
+                pause = waiting.pause()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), waiting.pause())
+                    await asyncio.wait_for(changed.wait(), pause)
 
     def count(self) -> int:
         """As :meth:`TaskTracker.count`; a plain method, it only looks at the cache."""

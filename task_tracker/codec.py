@@ -19,7 +19,7 @@ from task_tracker.errors import CorruptRecord, InvalidTaskId
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import clean_text
 
-__all__ = ["check_id", "check_text", "decode_record", "encode_record", "encode_value"]
+__all__ = ["check_id", "check_key", "check_text", "decode_record", "encode_record", "encode_value"]
 
 MAX_DEPTH: Final = 200
 """Levels of nesting that a value may have. orjson itself stops at 254 when writing."""
@@ -122,6 +122,14 @@ def check_id(value: object, what: str) -> str:
     if clean_text(value) != value:
         raise InvalidTaskId(f"{what} {value!r:.80} holds a NUL or half a character; use plain text")
     return value
+
+
+def check_key(key: TaskKey) -> TaskKey:
+    """Return ``key`` if its three parts can be ids, else raise InvalidTaskId."""
+    check_id(key.account_id, "account_id")
+    check_id(key.user_id, "user_id")
+    check_id(key.task_id, "task_id")
+    return key
 
 
 def check_text(value: object, what: str) -> str:

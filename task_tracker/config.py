@@ -89,7 +89,7 @@ class StorageConfig(BaseSettings):
             sweep_seconds=SWEEP_SECONDS if retention is None else retention.sweep_seconds,
             max_cached=settings.max_cached,
         )
-        if cleanup and retention is not None:
+        if cleanup:
             tracker.start_cleanup_loop()
         return tracker
 

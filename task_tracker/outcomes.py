@@ -90,7 +90,7 @@ class PendingOutcomes(Duty):
                 self.land(key)
             except StoreUnavailable:
                 pass
-            except Exception:
+            except Exception:  # noqa: BLE001  # logged; one outcome must not hold up the others
                 _log.exception(
                     "the outcome of task %s could not be stored; it is tried again",
                     key.task_id,

@@ -195,7 +195,8 @@ class TaskStore(ABC):
     def create(self, record: TaskRecord) -> Stored:
         """Store a new record.
 
-        Never overwrites: raises TaskExists if the key is taken, also by bytes that are no record. Raises
+        Never overwrites: raises TaskExists if the key is taken, also by bytes that are no record; InvalidTaskId
+        for ids that are blank, no text, or that the store cannot keep (asked for, those are TaskNotFound). Raises
         InvalidTransition while ``delete_owner`` is under way for this owner. When it returns, every other
         user of a ``shared`` store finds the record.
         """

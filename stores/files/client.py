@@ -120,39 +120,47 @@ class ClientFiles(Backing):
         if self.exists(directory, name):
             raise FileExistsError(self.where(directory, name))
         self._make_directory(directory)
-        return self._publish(directory, name, data)
+        try:
+            self._publish(directory, name, data)
+        except FileNotFoundError:
+            # Its directory was removed behind our back, or could not be made when it was tried.
+            self._made.clear()
+            self._make_directory(directory)
+            self.replace(directory, name, data, final=False)
+        return None
 
     def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> Signature | None:
         """Publish new contents."""
-        return self._publish(directory, name, data)
-
-    def _publish(self, directory: str, name: str, data: bytes) -> Signature | None:
-        path = self.where(directory, name)
-        if self.atomic:
-            temporary = self.where(directory, self._temporaries.new_name())
-            try:
-                self._call("write", temporary, data)
-                self._call("mv", temporary, path)
-            except FileExistsError:
-                # Some file systems behind AGFS refuse to rename onto a file (memfs does).
-                self._discard(temporary)
-                self.atomic = False
-                _log.warning(
-                    "this client's mv does not replace files; records are written in place from now on, "
-                    "and readers may see half of one for a moment",
-                    extra={"event": "client_mv_refused"},
-                )
-            except BaseException:
-                self._discard(temporary)
-                raise
-            else:
-                return None
         try:
-            self._call("write", path, data)
-        except FileNotFoundError as error:  # the directory was removed behind our back
-            self._made.discard(directory)
-            raise StoreUnavailable(f"cannot write {path}: its directory is gone; try again") from error
+            self._publish(directory, name, data)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(
+                f"cannot write {self.where(directory, name)}: its directory is gone; look at the client's mounts"
+            ) from error
         return None
+
+    def _publish(self, directory: str, name: str, data: bytes) -> None:
+        path = self.where(directory, name)
+        if not self.atomic:
+            self._call("write", path, data)
+            return
+        temporary = self.where(directory, self._temporaries.new_name())
+        try:
+            self._call("write", temporary, data)
+            self._call("mv", temporary, path)
+        except FileExistsError:
+            # Some file systems behind AGFS refuse to rename onto a file (memfs does).
+            self._discard(temporary)
+            self.atomic = False
+            _log.warning(
+                "this client's mv does not replace files; records are written in place from now on, "
+                "and readers may see half of one for a moment",
+                extra={"event": "client_mv_refused"},
+            )
+            self._call("write", path, data)
+        except BaseException:
+            self._discard(temporary)
+            raise
 
     def remove(self, directory: str, name: str) -> None:
         """Remove a file. Raises CapabilityMissing if the client has no ``rm``."""

@@ -17,20 +17,27 @@ from typing import Final, NamedTuple
 
 from stores.files.backing import Backing, Signature, settled
 from stores.files.layout import SUFFIX, Layout
-from task_tracker.clock import is_generated_id, uuid7_text
+from task_tracker.clock import is_generated_id, time_of_id, uuid7_text
 from task_tracker.errors import CorruptRecord
 from task_tracker.listing import Listing, Summary
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Query, Stored
 
-__all__ = ["FileVersion", "OwnerIndex", "RecordReader", "RecordShelf"]
+__all__ = ["UNORDERED", "FileVersion", "OwnerIndex", "RecordReader", "RecordShelf", "out_of_order"]
 
 ID_SLACK_SECONDS: Final = 1.0
 """How far ``created_at`` may lie from the time in a generated id (clocks step, counters run ahead)."""
+UNORDERED: Final = ".unordered"
+"""In a directory where an id of generated form carries another time than its record: names do not sort there."""
 FIRST_BATCH: Final = 64
 LARGEST_BATCH: Final = 1024
 MAX_ROUNDS: Final = 20
 """Against a directory that changes faster than it is read."""
+
+
+def out_of_order(task_id: str, created_at: float) -> bool:
+    """Tell whether an id of generated form carries another time than its record."""
+    return is_generated_id(task_id) and abs(time_of_id(task_id) - created_at) > ID_SLACK_SECONDS
 
 
 class FileVersion(NamedTuple):
@@ -106,6 +113,7 @@ class OwnerIndex:
         self._signature: Signature | None = None
         self._settled = False
         self._names: set[str] = set()
+        self._others: list[str] = []
         self._unread: list[str] = []
         self._listing = Listing()
         self._versions: dict[str, FileVersion] = {}
@@ -155,6 +163,12 @@ class OwnerIndex:
             self._read_all()
             self._listing.count_into(counts)
 
+    def other_names(self) -> list[str]:
+        """Return the names in the directory that belong to no record."""
+        with self._lock:
+            self._refresh()
+            return self._others
+
     def summaries(self) -> list[Summary]:
         """Return the summaries of all records that can be read."""
         while self._read_some():
@@ -192,10 +206,12 @@ class OwnerIndex:
                 self._forget(name)
         suspects = list(self._versions)
         unread = []
+        self._others = []
         for name in fresh:
             task_id = self._layout.task_id_of(name)
             if task_id is None:
-                continue  # a lock, a temporary file, somebody else's
+                self._others.append(name)  # a lock, a temporary file, somebody else's
+                continue
             self._names.add(name)
             if is_generated_id(task_id):
                 unread.append(task_id)
@@ -277,6 +293,9 @@ class OwnerIndex:
 
         ``floor`` is the creation time of the page's last record, None while the page is not full.
         """
+        if UNORDERED in self._others and self._unread:
+            self._read_all()
+            return True
         low = 0 if floor is None else self._position(floor - ID_SLACK_SECONDS)
         high = len(self._unread)
         if query.before is not None:
@@ -328,6 +347,7 @@ class OwnerIndex:
     def _forget_all(self) -> None:
         for name in list(self._names):
             self._forget(name)
+        self._others = []
         self._signature = None
         self._settled = False
 

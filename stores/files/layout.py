@@ -6,6 +6,7 @@ becomes exactly one path component, by a reversible encoding that is the same on
 
 from __future__ import annotations
 
+import posixpath
 import re
 from functools import lru_cache
 from typing import Final
@@ -68,7 +69,8 @@ def is_reserved(path: str) -> bool:
 
     That is ``.task_tracker`` and, in each account, ``tasks``.
     """
-    parts = [part for part in path.split("/") if part]
+    # However it is written: `acme/./tasks` reaches the same files.
+    parts = [part for part in posixpath.normpath(f"/{path}").split("/") if part]
     return parts[:1] == [CONTROL] or parts[1:2] == [TASKS]
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from stores.files.backing import Backing, Signature
 from stores.files.client import ClientFiles
 from stores.files.control import RootMarks
-from stores.files.index import FileVersion
+from stores.files.index import UNORDERED, FileVersion, out_of_order
 from stores.files.indexes import Indexes
 from stores.files.layout import SUFFIX, Layout
 from stores.files.local import LocalFiles
@@ -209,17 +209,16 @@ class PersistentTaskStore(TaskStore):
 
     def purge(self, cutoffs: Mapping[TaskStatus, float], *, limit: int) -> Purged:
         """Remove expired files of all owners; see :meth:`TaskStore.purge`."""
-        self._check_removable()
+        if cutoffs:
+            self._check_removable()
         opened_at = self._marks.opened_at()
         cutoffs = {status: cutoff for status, cutoff in cutoffs.items() if opened_at <= cutoff}
         deleted: list[TaskKey] = []
         failed = 0
         for account_id, user_id in self._indexes.owners():
-            directory = self._layout.owner_directory(account_id, user_id)
-            self._files.sweep(directory, self._files.names(directory))
-            if not cutoffs:
-                continue
-            for summary in self._indexes.of(account_id, user_id).summaries():
+            index = self._indexes.of(account_id, user_id)
+            self._files.sweep(self._layout.owner_directory(account_id, user_id), index.other_names())
+            for summary in index.summaries() if cutoffs else ():
                 if not transitions.expired(summary.status, summary.updated_at, cutoffs):
                     continue
                 if len(deleted) >= limit:
@@ -263,6 +262,8 @@ class PersistentTaskStore(TaskStore):
                 f"the tasks of {record.account_id}/{record.user_id} are being deleted, and no new one can be "
                 "created; call delete_user_tasks again to bring that to its end"
             )
+        if out_of_order(record.task_id, record.created_at):
+            self._mark_unordered(directory)
         try:
             signature = self._files.create(directory, name, data)
         except FileExistsError as error:
@@ -271,6 +272,11 @@ class PersistentTaskStore(TaskStore):
             ) from error
         self._marks.note_opened()
         return _stored(record, data, signature)
+
+    def _mark_unordered(self, directory: str) -> None:
+        """Say, before the record is there, that the times in this directory's names are not to be believed."""
+        with contextlib.suppress(FileExistsError):
+            self._files.create(directory, UNORDERED, b"{}")
 
     def _placed(self, key: TaskKey) -> tuple[str, str]:
         """Return where a record is; an id that cannot be stored belongs to no task."""
