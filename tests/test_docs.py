@@ -25,7 +25,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     text = page.read_text()
     for match in FENCE.finditer(text):
         line = text[: match.start(1)].count("\n")
-        code = compile("\n" * line + match[1], _name(page), "exec")
+        code = compile("\n" * line + match[1], _name(page), "exec", dont_inherit=True)
         exec(code, namespace)
     from task_tracker import reset_task_tracker
 

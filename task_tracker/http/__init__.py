@@ -17,7 +17,7 @@ try:
     from task_tracker.http.rendering import Envelope, Renderer
     from task_tracker.http.router import create_router
 except ModuleNotFoundError as error:
-    if error.name not in ("fastapi", "starlette"):
+    if str(error.name).partition(".")[0] not in ("fastapi", "starlette"):
         raise
     raise ImportError(
         "task_tracker.http needs FastAPI; install it with pip install 'durable-task-tracker[http]'"

@@ -19,7 +19,6 @@ from task_tracker.errors import (
     LeaseHeld,
     LeaseLost,
     StoreUnavailable,
-    TaskExists,
     TaskNotFound,
     TaskTrackerError,
     VersionConflict,
@@ -50,10 +49,9 @@ class Failure:
         return cls(404, "NOT_FOUND", "Task not found or expired", _task(task_id))
 
     @classmethod
-    def precondition(cls, task_id: str, status: str | None, reason: str) -> Self:
+    def precondition(cls, task_id: str, status: str, reason: str) -> Self:
         """Return the answer for a step that the task's state does not allow."""
-        details = _task(task_id) if status is None else {**_task(task_id), "status": status}
-        return cls(412, "FAILED_PRECONDITION", reason, details)
+        return cls(412, "FAILED_PRECONDITION", reason, {**_task(task_id), "status": status})
 
     @classmethod
     def bad_parameter(cls, name: str, reason: str) -> Self:
@@ -98,9 +96,9 @@ class Failure:
             case InvalidTransition():
                 return cls(412, "FAILED_PRECONDITION", "The task's state does not allow that", details)
             case VersionConflict() | LeaseHeld() | LeaseLost():
-                return cls(409, "ABORTED", "The task is being changed elsewhere; try again", details, retry=True)
-            case TaskExists():
-                return cls(409, "ALREADY_EXISTS", "There is such a task already", details)
+                return cls(
+                    409, "ABORTED", "The task is being changed elsewhere; try again", details, retry=True
+                )
         if isinstance(error, StoreUnavailable):
             _log.warning("a request was answered with 503: %s", error, extra={"event": "store_unavailable"})
             return cls.unavailable()
@@ -118,10 +116,12 @@ class Failure:
     @classmethod
     def unavailable(cls) -> Self:
         """Return the answer for a store that cannot be asked."""
-        return cls(503, "UNAVAILABLE", "The task store cannot be reached; nothing is known, try again", retry=True)
+        return cls(
+            503, "UNAVAILABLE", "The task store cannot be reached; nothing is known, try again", retry=True
+        )
 
 
-class Refused(Exception):  # noqa: N818  # says what happened, as all errors here do
+class Refused(Exception):
     """Ends a request with ``failure``."""
 
     def __init__(self, failure: Failure) -> None:

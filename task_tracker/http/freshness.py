@@ -11,7 +11,7 @@ from task_tracker.http.rendering import encode
 
 __all__ = ["etag_of", "is_known"]
 
-_ENTITY_TAG: Final = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_ENTITY_TAG: Final = re.compile(r'"[^"]*"')
 
 
 def etag_of(view: Mapping[str, Any]) -> str:

@@ -6,9 +6,10 @@ so are the HTTPExceptions of its identity dependency.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Collection, Coroutine, Iterator
-from typing import Any, Callable, ClassVar, Final
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 from fastapi import Request, Response
@@ -25,7 +26,7 @@ from task_tracker.http.rendering import JsonResponse, Renderer
 
 __all__ = ["TaskRoute"]
 
-_SLASH: Final = "\ud83e\udd5d"  # a pair of surrogates: no decoded path can hold them
+_SLASH: Final = "\udc2f"  # half a character: what was decoded from bytes cannot hold it
 _UNAVAILABLE_RETRY_SECONDS: Final = 5
 
 
@@ -73,9 +74,10 @@ class TaskRoute(APIRoute):
     def refuse_unknown_query(self, request: Request, *, hidden: Collection[str] = ()) -> None:
         """Raise Refused (400) for query parameters that nobody here reads, or that are given twice.
 
-        Those that the route and its dependencies declare are known, ``hidden`` ones apart.
+        Those that the route and its dependencies declare are known; ``hidden`` ones only if a dependency
+        declares them.
         """
-        known = {*_declared(self.dependant), *self.further_query_names}.difference(hidden)
+        known = self._query_names.difference(hidden) | self._names_of_dependencies
         names = [name for name, _ in request.query_params.multi_items()]
         unknown = set(names) - known
         if unknown:
@@ -83,6 +85,15 @@ class TaskRoute(APIRoute):
         repeated = {name for name in names if names.count(name) > 1} - set(self.further_query_names)
         if repeated:
             raise Refused(Failure.bad_query("given more than once:", repeated, known))
+
+    @functools.cached_property
+    def _query_names(self) -> frozenset[str]:
+        return frozenset(_declared(self.dependant))
+
+    @functools.cached_property
+    def _names_of_dependencies(self) -> frozenset[str]:
+        names = (name for inner in self.dependant.dependencies for name in _declared(inner))
+        return frozenset((*names, *self.further_query_names))
 
     def _answer_failure(self, failure: Failure) -> Response:
         headers = {"Cache-Control": "no-store"}

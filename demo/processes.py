@@ -1,0 +1,176 @@
+"""The demo's servers as processes, and the directory they share: started, killed, and all of it cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from demo.server import ACCOUNT, USER
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+PLACE: Final = PROJECT / ".demo"
+
+START_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 4.0
+ANSWER_SECONDS: Final = 5.0
+
+
+class DemoFailed(Exception):
+    """Something is not as the demo says it is."""
+
+
+class ServerProcess:
+    """One running server, and how it is asked."""
+
+    def __init__(self, name: str, root: Path, logs: Path, *, works: bool) -> None:
+        self.name = name
+        self._log = logs / f"{name}.log"
+        command = [sys.executable, "-m", "demo.server", "--root", str(root)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command + ["--work"] * works,
+                cwd=PROJECT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the demo, which then stops its servers
+            )
+        self._client: httpx.Client | None = None
+        self.port = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + START_SECONDS
+        line = b""
+        while not line.endswith(b"\n"):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise DemoFailed(f"server {self.name} was not ready after {START_SECONDS:.0f} seconds")
+            if select.select([self._process.stdout], [], [], remaining)[0]:
+                more = os.read(self._process.stdout.fileno(), 100)
+                if not more:
+                    raise DemoFailed(f"server {self.name} ended before it was ready")
+                line += more
+        self.port = int(line.split()[1])
+        self._client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}",
+            headers={"X-Account": ACCOUNT, "X-User": USER},
+            timeout=ANSWER_SECONDS,
+            trust_env=False,  # a proxy of the environment has no business here
+        )
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Return the server's answer. Raises DemoFailed if there is none."""
+        assert self._client is not None
+        try:
+            return self._client.request(method, f"/api/v1{path}", **options)
+        except httpx.TransportError as error:
+            raise DemoFailed(
+                f"server {self.name} did not answer {method} {path}: {type(error).__name__} {error}"
+            ) from error
+
+    def ended_by(self) -> int | None:
+        """Return the signal that ended the process, None if it lives or ended by itself."""
+        code = self._process.poll()
+        return -code if code is not None and code < 0 else None
+
+    def kill(self) -> None:
+        """SIGKILL: no handler runs, nothing is flushed, nobody is told."""
+        self._process.kill()
+        self._process.wait()
+        self.let_go()
+
+    def stop(self) -> None:
+        """End it in an orderly way, or else kill it. Twice is safe."""
+        self.let_go()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def let_go(self) -> None:
+        """Ask it to end, by closing its input."""
+        if self._client is not None:
+            self._client.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def last_log_lines(self) -> list[str]:
+        if not self._log.exists():
+            return []
+        return self._log.read_text(errors="replace").splitlines()[-15:]
+
+
+class Stage:
+    """A directory of this run's own, and every server started in it. Leaving the block removes all of it."""
+
+    def __init__(self) -> None:
+        self.directory = _make_directory()
+        self.root = self.directory / "tasks"
+        self.root.mkdir()
+        self._servers: list[ServerProcess] = []
+
+    def start(self, name: str, *, works: bool = False) -> ServerProcess:
+        server = ServerProcess(name, self.root, self.directory, works=works)
+        self._servers.append(server)
+        return server
+
+    @property
+    def name(self) -> str:
+        return str(self.directory.relative_to(PROJECT))
+
+    def record_files(self) -> list[Path]:
+        return sorted(self.root.glob(f"local/{ACCOUNT}/tasks/{USER}/*.json"))
+
+    def logs(self) -> list[str]:
+        return [
+            f"{server.name}: {line}"
+            for server in {server.name: server for server in self._servers}.values()
+            for line in server.last_log_lines()
+        ]
+
+    def clear(self) -> None:
+        for server in self._servers:
+            server.let_go()
+        for server in self._servers:
+            server.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.directory.exists():
+            raise DemoFailed(f"{self.name} could not be removed; remove it by hand")
+        with contextlib.suppress(OSError):  # another demo is at work beside this one
+            PLACE.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+
+def _make_directory() -> Path:
+    while True:
+        PLACE.mkdir(exist_ok=True)
+        try:
+            return Path(tempfile.mkdtemp(prefix="run-", dir=PLACE))
+        except FileNotFoundError:  # another demo ended in between and took the empty place away
+            continue

@@ -1,0 +1,236 @@
+"""The demo as a person meets it: it runs, it checks, it leaves nothing behind."""
+
+import contextlib
+import io
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from demo.screen import Screen
+
+ROOT: Final = Path(__file__).parent.parent
+PACE: Final = "0.15"
+PATIENCE_SECONDS: Final = 60.0
+
+CHEATING: Final = """
+import sys
+from demo import __main__, processes
+
+ask = processes.ServerProcess.ask
+
+def lie(self, method, path, **options):
+    answer = ask(self, method, path, **options)
+    if (self.name, path) == ("B", "/tasks/stats"):
+        answer._content = answer.content.replace(b"completed", b"finished")
+    return answer
+
+processes.ServerProcess.ask = lie
+sys.exit(__main__.main())
+"""
+
+
+def demo(*arguments: str, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *(arguments or ("-m", "demo", "--pace", PACE))],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A child that nobody has waited for still has a number, and a state.
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def processes_in(output: str) -> list[int]:
+    found = [int(number) for number in re.findall(r"process,? (\d+)", output)]
+    assert found
+    return found
+
+
+def directory_in(output: str) -> Path:
+    found = re.search(r"\.demo/run-\w+", output)
+    assert found
+    return ROOT / found[0]
+
+
+def assert_nothing_is_left(output: str) -> None:
+    assert not directory_in(output).exists()
+    assert [pid for pid in processes_in(output) if lives(pid)] == []
+
+
+def without_codes(output: str) -> str:
+    return re.sub(r"\x1b\[\d*\w", "", output)
+
+
+def test_two_demos_at_once_succeed_with_and_without_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    plain, drawn = demo(), demo(stdout=theirs, TERM="xterm", COLUMNS="70", LINES="40")
+    os.close(theirs)
+    shown = b""
+    try:
+        while more := os.read(ours, 65536):
+            shown += more
+    except OSError:  # how a terminal tells that nobody is there any more
+        pass
+    finally:
+        os.close(ours)
+    output, errors = plain.communicate(timeout=PATIENCE_SECONDS)
+    assert (plain.returncode, errors) == (0, ""), output + errors
+    assert (drawn.wait(PATIENCE_SECONDS), drawn.communicate()[1]) == (0, "")
+
+    summary = r"Done: 6 tasks, 3 server processes \(one killed\), \d+ checks, none of them failed\."
+    for text in (output, without_codes(shown.decode())):
+        assert re.search(summary, " ".join(text.split()))
+        assert_nothing_is_left(text)
+    assert "\x1b" not in output
+    assert "completed" in output
+    assert b"\x1b[36m" in shown, "coloured"
+    assert re.search(rb"\x1b\[\dA", shown), "redrawn in place"
+
+
+@pytest.mark.slow
+def test_it_ends_in_time_at_the_pace_of_people() -> None:
+    began = time.monotonic()
+    running = demo("-m", "demo", NO_COLOR="1")
+    output, errors = running.communicate(timeout=PATIENCE_SECONDS)
+    assert (running.returncode, errors) == (0, ""), output + errors
+    assert time.monotonic() - began < 30
+    assert_nothing_is_left(output)
+
+
+def test_a_server_that_says_something_else_is_noticed() -> None:
+    running = demo("-c", CHEATING, "--pace", PACE)
+    output, errors = running.communicate(timeout=PATIENCE_SECONDS)
+    assert (running.returncode, errors) == (1, ""), output + errors
+    assert "FAILED: /tasks/stats differs in its body" in output
+    assert "Done" not in output
+    assert_nothing_is_left(output)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_stopped_in_the_middle_it_cleans_up(number: signal.Signals, code: int) -> None:
+    running = demo()
+    assert running.stdout is not None
+    output = ""
+    while "3. " not in output:
+        line = running.stdout.readline()
+        assert line, "it ended too early"
+        output += line
+    running.send_signal(number)
+    rest, errors = running.communicate(timeout=PATIENCE_SECONDS)
+    assert (running.returncode, errors) == (code, ""), output + rest + errors
+    assert_nothing_is_left(output)
+
+
+def test_its_servers_do_not_outlive_it_even_if_it_is_killed() -> None:
+    running = demo()
+    assert running.stdout is not None
+    output = ""
+    while "3. " not in output:
+        output += running.stdout.readline()
+    running.kill()
+    running.communicate(timeout=PATIENCE_SECONDS)
+    until(lambda: not any(lives(pid) for pid in processes_in(output)))
+    shutil.rmtree(directory_in(output))  # that much is left to others then
+    with contextlib.suppress(OSError):
+        directory_in(output).parent.rmdir()
+
+
+# ---- the screen --------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+TASKS: Final[list[dict[str, Any]]] = [
+    {"task_id": "1", "resource_id": "sess-1", "status": "running", "progress": 50.0, "stage": "reading"},
+    {"task_id": "2", "resource_id": "sess-2", "status": "cancelling", "progress": None, "stage": None},
+    {
+        "task_id": "3",
+        "resource_id": "sess-10",
+        "status": "completed",
+        "progress": 100.0,
+        "stage": "completed",
+    },
+]
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, columns: int, rows: int = 24, **environment: str) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(rows))
+    out = Terminal()
+    screen = Screen(out, {"TERM": "xterm", **environment})
+    for _ in range(2):
+        screen.show(TASKS)
+    screen.step("Title")
+    screen.fact("a fact that is longer than a narrow terminal is wide, and has to be wrapped")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("columns", [22, 30, 40, 60, 80, 200])
+def test_bars_fit_any_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    lines = without_codes(drawn(monkeypatch, columns)).splitlines()
+    assert max(map(len, lines)) < columns
+    assert len([line for line in lines if line.startswith("   sess")]) == 6
+    if columns >= 60:
+        assert "50% running    reading" in lines[0]
+
+
+def test_colours_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = drawn(monkeypatch, 80)
+    assert "\x1b[36m" in coloured
+    plain = drawn(monkeypatch, 80, NO_COLOR="1")
+    assert not re.search(r"\x1b\[\d*m", plain)
+    assert "\x1b[3A" in plain, "bars still move"
+
+
+@pytest.mark.parametrize(("environment", "rows"), [({"TERM": "dumb"}, 24), ({}, 4)])
+def test_where_bars_cannot_move_changes_are_lines(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], rows: int
+) -> None:
+    lines = without_codes(drawn(monkeypatch, 80, rows, **environment)).splitlines()
+    assert lines[:4] == [
+        "   sess-1  50% running",
+        "   sess-2   0% cancelling",
+        "   sess-10 100% completed",
+        "",
+    ]
+
+
+def test_a_terminal_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Terminal, "encoding", "ascii")
+    assert "####" in drawn(monkeypatch, 80)
