@@ -57,4 +57,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'task_tracker.testing' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"task_tracker.testing.{_HOMES[name]}"), name)
+    try:
+        module = import_module(f"task_tracker.testing.{_HOMES[name]}")
+    except ImportError as error:
+        raise ImportError(f"task_tracker.testing.{name} needs pytest and hypothesis; install both") from error
+    return getattr(module, name)

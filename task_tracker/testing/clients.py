@@ -8,7 +8,6 @@ whose text is all that tells what it was.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -26,8 +25,8 @@ class PlainClient:
     RuntimeError with AGFS's text. ``mkdir_refuses_existing``: as AGFS does. ``write_makes_parents``: as the
     client that OpenViking ships does. ``missing_ls_is_empty``: as object stores do.
 
-    ``calls`` counts calls by name. ``half_written(path)`` is called while a file holds half of what is being
-    written to it, as servers that truncate in place show it to readers.
+    ``calls`` lists what was called, as (name, path). ``half_written(path)`` is called while a file holds half
+    of what is being written to it, as servers that truncate in place show it to readers.
     """
 
     def __init__(
@@ -38,19 +37,23 @@ class PlainClient:
         write_makes_parents: bool = False,
         missing_ls_is_empty: bool = False,
     ) -> None:
-        self.calls: Counter[str] = Counter()
+        self.calls: list[tuple[str, str]] = []
         self.half_written: Callable[[str], None] | None = None
         self._typed_errors = typed_errors
         self._mkdir_refuses_existing = mkdir_refuses_existing
         self._write_makes_parents = write_makes_parents
         self._missing_ls_is_empty = missing_ls_is_empty
+        self.unreadable: set[str] = set()
+        """Paths that cannot be read, though they are there."""
         self._lock = threading.RLock()
         self._root: _Directory = {}
         self._down = False
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
         """Return a file's bytes."""
-        with self._call("read"):
+        with self._call("read", path):
+            if path in self.unreadable:
+                raise RuntimeError(f"read: {path}: input/output error")
             data = self._directory_of(path).get(_name(path))
             if isinstance(data, dict):
                 raise RuntimeError(f"is a directory: {path}")
@@ -63,7 +66,7 @@ class PlainClient:
         """Create a file or replace its bytes."""
         if not isinstance(data, bytes):
             raise TypeError(f"write takes bytes, not {type(data).__name__}")
-        with self._call("write"):
+        with self._call("write", path):
             directory = self._directory_of(path, make=self._write_makes_parents)
             if isinstance(directory.get(_name(path)), dict):
                 raise RuntimeError(f"is a directory: {path}")
@@ -75,7 +78,7 @@ class PlainClient:
 
     def ls(self, path: str = "/") -> list[dict[str, Any]]:
         """Return what is in a directory, in no particular order."""
-        with self._call("ls"):
+        with self._call("ls", path):
             directory = self._find(path)
             if directory is None and self._missing_ls_is_empty:
                 return []
@@ -96,9 +99,9 @@ class PlainClient:
 
     def mkdir(self, path: str, mode: str = "755") -> dict[str, Any]:
         """Make a directory; its parent must exist."""
-        with self._call("mkdir"):
+        with self._call("mkdir", path):
             directory = self._directory_of(path, make=self._write_makes_parents)
-            if _name(path) in directory:
+            if not _parts(path) or _name(path) in directory:
                 if self._mkdir_refuses_existing:
                     self._exists("directory", path)
                 return {"message": "directory exists", "mode": mode}
@@ -117,9 +120,9 @@ class PlainClient:
     # ---- the tree ------------------------------------------------------------------------------------
 
     @contextmanager
-    def _call(self, name: str) -> Iterator[None]:
+    def _call(self, name: str, path: str) -> Iterator[None]:
         with self._lock:
-            self.calls[name] += 1
+            self.calls.append((name, path))
             if self._down:
                 raise RuntimeError("Connection refused - server not running at localhost:8080")
             yield
@@ -160,7 +163,7 @@ class RemovingClient(PlainClient):
 
     def rm(self, path: str, recursive: bool = False) -> dict[str, Any]:
         """Remove a file or an empty directory, a full one if ``recursive``."""
-        with self._call("rm"):
+        with self._call("rm", path):
             self._refuse_undeletable(path)
             directory = self._directory_of(path)
             if _name(path) not in directory:
@@ -187,7 +190,7 @@ class MovingClient(RemovingClient):
 
     def mv(self, old_path: str, new_path: str) -> dict[str, Any]:
         """Move a file or a directory."""
-        with self._call("mv"):
+        with self._call("mv", old_path):
             self._refuse_undeletable(old_path)
             source, target = self._directory_of(old_path), self._directory_of(new_path)
             if _name(old_path) not in source:

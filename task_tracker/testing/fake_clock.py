@@ -27,7 +27,9 @@ class FakeClock:
     than hang.
     """
 
-    def __init__(self, start: float = 1_700_000_000.0, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, start: float = 1_700_000_000.0, *, patience_seconds: float = _PATIENCE_SECONDS
+    ) -> None:
         self._patience_seconds = patience_seconds
         self._changed = threading.Condition()
         self._now = start

@@ -110,7 +110,9 @@ class FaultyStore(TaskStore):
         """Call ``action`` right before the ``nth`` call from now (or right ``after`` it), in its thread."""
         operations = frozenset({on} if isinstance(on, str) else on)
         if unknown := operations - OPERATIONS:
-            raise ValueError(f"a store has no operation {min(unknown)!r}; it has {', '.join(sorted(OPERATIONS))}")
+            raise ValueError(
+                f"a store has no operation {min(unknown)!r}; it has {', '.join(sorted(OPERATIONS))}"
+            )
         if nth < 1:
             raise ValueError(f"nth counts from 1, not {nth}")
         with self._lock:

@@ -7,19 +7,17 @@ are optional, and a test that needs one which is missing is skipped with a reaso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import pytest
 
 from task_tracker.records import TaskKey
 from task_tracker.store import TaskStore
+from task_tracker.testing.racing import StoreSpec
 
-__all__ = ["StoreHarness", "StoreSpec"]
-
-StoreSpec = tuple[str, Mapping[str, Any]]
-"""The backend's name and what goes into StoreOptions; both must be picklable."""
+__all__ = ["StoreHarness"]
 
 
 class StoreHarness(ABC):
@@ -43,7 +41,7 @@ class StoreHarness(ABC):
 
     @abstractmethod
     def plant(self, key: TaskKey, data: bytes) -> None:
-        """Put bytes where the record of ``key`` lives, over what is there, as a foreign writer would.
+        """Put bytes where the record of ``key`` lives, over what is there, whole, as a foreign writer would.
 
         Call :func:`pytest.skip` for bytes that this kind of place cannot hold.
         """
@@ -74,6 +72,10 @@ class StoreHarness(ABC):
     def outage(self) -> AbstractContextManager[None]:
         """Return a context in which the place does not answer, also to stores that are open already."""
         _missing("outage")
+
+    def unreachable(self, key: TaskKey) -> AbstractContextManager[None]:
+        """Return a context in which the record of ``key`` is there but reading it fails, by any instance."""
+        _missing("unreachable")
 
     def undeletable(self, key: TaskKey) -> AbstractContextManager[None]:
         """Return a context in which nothing can delete the record of ``key``, by instances opened in it."""

@@ -61,7 +61,7 @@ class RecordMaker:
         return self(
             **{
                 "result_json": encode_value(hard, "result"),
-                "error": "it broke: \"quoted\"\nsecond line \u0085",
+                "error": 'it broke: "quoted"\nsecond line \u0085',
                 "stage": "embedding",
                 "progress": 33.25,
                 "message": "page 7 of 9",

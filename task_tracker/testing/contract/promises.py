@@ -1,0 +1,71 @@
+"""Capabilities: what is claimed holds, and what is not claimed is not pretended."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_type_hints
+
+import pytest
+
+from task_tracker.registry import open_store
+from task_tracker.store import Capabilities, LeaseStore, Query, StoreOptions, TaskStore
+from task_tracker.testing.answers import fetch, listed
+from task_tracker.testing.contract.fixtures import ContractFixtures
+from task_tracker.testing.harness import StoreHarness
+from task_tracker.testing.samples import RecordMaker
+
+__all__ = ["PromisesContract"]
+
+
+class PromisesContract(ContractFixtures):
+    """``capabilities``; the tests of creating, updating and deleting hold them to it as well."""
+
+    def test_capabilities_are_a_value_on_the_instance(self, store: TaskStore) -> None:
+        """Every one of them is yes or no."""
+        assert isinstance(store.capabilities, Capabilities)
+        assert get_type_hints(Capabilities).keys() == dataclasses.asdict(store.capabilities).keys()
+        assert {type(value) for value in dataclasses.asdict(store.capabilities).values()} == {bool}
+        assert isinstance(store.blocking, bool)
+
+    def test_leases_are_claimed_by_lease_stores_alone(self, store: TaskStore) -> None:
+        """In both directions."""
+        assert store.capabilities.leases == isinstance(store, LeaseStore)
+
+    def test_durable_store_keeps_records_when_it_is_closed(
+        self, harness: StoreHarness, make: RecordMaker
+    ) -> None:
+        """Records survive the instance that wrote them."""
+        store = harness.open()
+        if not store.capabilities.durable:
+            pytest.skip("records go with the process, says the store")
+        record = make.full()
+        store.create(record)
+        store.close()
+        again = harness.open()
+        assert again is not store
+        assert fetch(again, record.key).record == record
+        assert listed(again) == [record]
+        again.close()
+
+    def test_closing_twice_is_safe(self, harness: StoreHarness, make: RecordMaker) -> None:
+        """And so is closing what was never used."""
+        for used in (False, True):
+            store = harness.open()
+            if used:
+                store.create(make())
+            store.close()
+            store.close()
+
+    def test_configuration_opens_the_same_store(self, harness: StoreHarness, make: RecordMaker) -> None:
+        """What the spec opens sees what the harness's store has written."""
+        if harness.spec is None:
+            pytest.skip("the harness has no spec")
+        backend, options = harness.spec
+        store, configured = harness.open(), open_store(backend, StoreOptions(**options))
+        assert configured.capabilities == store.capabilities
+        assert type(configured) is type(store)
+        record = make()
+        store.create(record)
+        assert listed(configured, Query("acme", "alice")) == [record]
+        store.close()
+        configured.close()
