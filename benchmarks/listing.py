@@ -8,7 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import Row, directory, microseconds
+from benchmarks.measure import Call, Row, directory, microseconds
 from stores import PersistentTaskStore
 from task_tracker import TaskRecord, TaskStatus, TaskTracker
 from task_tracker.clock import SYSTEM_CLOCK
@@ -89,7 +89,7 @@ def _cold(root: Path) -> tuple[float, float]:
 def _warm(root: Path, folder: Path) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
     ours = TaskTracker(PersistentTaskStore(root, durability="none"))
     other = TaskTracker(PersistentTaskStore(root, durability="none"))
-    calls = {
+    calls: dict[str, Call] = {
         "list_tasks(limit=50)": lambda: ours.list_tasks(account_id=ACCOUNT, user_id=USER),
         "has_running": lambda: ours.has_running("session_commit", "none", account_id=ACCOUNT, user_id=USER),
         "create_if_no_running, refused": lambda: ours.create_if_no_running(

@@ -46,18 +46,31 @@ def microseconds(call: Call, *, times: int = 2000) -> float:
 
 
 def paired(first: Call, second: Call, *, rounds: int = 30, times: int = 50) -> tuple[float, float, float]:
-    """Return median microseconds of both, and the median of their ratios round by round.
+    """Return median microseconds of both, and the median of the ratios of each round's medians.
 
-    The two take turns, so that a disk or a machine that changes its mood hits both.
+    The two take turns call by call, so that a disk or a machine that changes its mood hits both.
     """
     firsts, seconds, ratios = [], [], []
     for _ in range(rounds):
-        one = microseconds(first, times=times)
-        two = microseconds(second, times=times)
+        one, two = _in_turn(first, second, times)
         firsts.append(one)
         seconds.append(two)
         ratios.append(one / two)
     return statistics.median(firsts), statistics.median(seconds), statistics.median(ratios)
+
+
+def _in_turn(first: Call, second: Call, times: int) -> tuple[float, float]:
+    samples: tuple[list[int], list[int]] = ([], [])
+    gc.disable()
+    try:
+        for _ in range(times):
+            for call, taken in zip((first, second), samples, strict=True):
+                started = time.perf_counter_ns()
+                call()
+                taken.append(time.perf_counter_ns() - started)
+    finally:
+        gc.enable()
+    return statistics.median(samples[0]) / 1000, statistics.median(samples[1]) / 1000
 
 
 @contextmanager

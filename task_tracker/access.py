@@ -11,20 +11,22 @@ from typing import Final
 
 from task_tracker.cache import TaskCache
 from task_tracker.changes import Changes
-from task_tracker.clock import Clock
+from task_tracker.clock import Clock, is_generated_id
 from task_tracker.errors import (
     AmbiguousTask,
+    CorruptRecord,
     InvalidTransition,
     StoreUnavailable,
     TaskNotFound,
     VersionConflict,
 )
 from task_tracker.keyed_locks import KeyedLocks
+from task_tracker.listing import TaskPage
 from task_tracker.outcomes import PendingOutcomes
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Page, Query, Stored, TaskStore, Unchanged
+from task_tracker.store import Query, Stored, TaskStore, Unchanged
 
-__all__ = ["RecordAccess", "Step"]
+__all__ = ["RecordAccess", "Step", "check_owner"]
 
 Step = Callable[[TaskRecord], TaskRecord]
 """Record in, changed record out (or the same one: nothing to do). Raises InvalidTransition."""
@@ -48,9 +50,7 @@ class RecordAccess:
 
         Raises ValueError for a blank owner, AmbiguousTask if several cached owners fit.
         """
-        for name in (account_id, user_id):
-            if name is not None and not name.strip():
-                raise ValueError("Task ownership requires non-empty account_id and user_id")
+        check_owner(account_id, user_id)
         if account_id is not None and user_id is not None:
             return TaskKey(account_id, user_id, task_id)
         known = [
@@ -75,30 +75,42 @@ class RecordAccess:
         """Return the record if the cache alone can answer: one that has ended. Asks nobody."""
         key = self.resolve(task_id, account_id, user_id)
         cached = None if key is None else self.cache.get(key)
-        return cached.record if cached is not None and cached.record.status.is_terminal else None
+        return cached.record if cached is not None and _is_final(cached.record) else None
 
     # ---- reading -------------------------------------------------------------------------------------
 
     def load(self, key: TaskKey) -> Stored | None:
         """Return the record as it stands now, None if there is none. Raises StoreUnavailable, CorruptRecord."""
         cached = self.cache.get(key)
-        if cached is not None and cached.record.status.is_terminal:
+        if cached is not None and _is_final(cached.record):
             return cached
         return self._ask(key, cached)
 
-    def load_page(self, query: Query) -> Page:
+    def load_page(self, query: Query) -> TaskPage:
         """Return a page from the store and remember what is on it."""
         mark = self.cache.mark()
         page = self.store.list(query)
         for stored in page.items:
             if self.cache.get(stored.record.key) is not stored:
                 self.cache.put(stored, mark)
-        return page
+        return TaskPage(
+            (stored.record for stored in page.items),
+            next_cursor=page.next_cursor.encode() if page.next_cursor else None,
+            corrupt=page.corrupt,
+        )
 
-    def confirm_active(self) -> None:
-        """Make the cache true again: ask the store about every record in it that has not ended."""
+    def confirm_active(self) -> dict[TaskKey, CorruptRecord]:
+        """Make the cache true again: ask the store about every record in it that has not ended.
+
+        Returns those that cannot be read any more; what is cached of them is how they were read last.
+        """
+        corrupt: dict[TaskKey, CorruptRecord] = {}
         for key, cached in self.cache.active():
-            self._ask(key, cached)
+            try:
+                self._ask(key, cached)
+            except CorruptRecord as error:
+                corrupt[key] = error
+        return corrupt
 
     def _ask(self, key: TaskKey, cached: Stored | None) -> Stored | None:
         mark = self.cache.mark()
@@ -214,3 +226,18 @@ class RecordAccess:
         self.cache.put(stored, mark)
         self.changes.announce(record.key)
         return stored.record
+
+
+def check_owner(*names: str | None) -> None:
+    """Raise ValueError for a name that is given and blank (or no text): blank is not the same as not given."""
+    for name in names:
+        if name is not None and (not isinstance(name, str) or not name.strip()):
+            raise ValueError("Task ownership requires non-empty account_id and user_id")
+
+
+def _is_final(record: TaskRecord) -> bool:
+    """Tell whether a cached record can be believed without asking: it has ended, and its id never comes again.
+
+    An id of the caller's own may be used again after a deletion, by another process too.
+    """
+    return record.status.is_terminal and is_generated_id(record.task_id)

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 from task_tracker.errors import StoreUnavailable
 from task_tracker.listing import TaskPage
-from task_tracker.records import TaskRecord
+from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.tracker import TaskTracker
 from task_tracker.waiting import Waiting
 
@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 
 MAX_THREADS: Final = 16
 CALL_SECONDS: Final = 60.0
+_SHORTEST_LOOK_SECONDS: Final = 1.0
 
 
 class AsyncTaskTracker:
@@ -36,7 +37,7 @@ class AsyncTaskTracker:
     Calls that the cache can answer return without a thread hop. The others run on at most ``max_threads``
     threads of this object's own; one that has not returned after ``call_seconds`` raises StoreUnavailable
     (a write may still land). When an ``await`` is cancelled, a write that was started is let to its end
-    before the cancellation goes on; one that was not started yet never is.
+    before the cancellation goes on; one that was not started yet never is. A read is left alone at once.
     """
 
     def __init__(
@@ -46,6 +47,10 @@ class AsyncTaskTracker:
         max_threads: int = MAX_THREADS,
         call_seconds: float = CALL_SECONDS,
     ) -> None:
+        if max_threads < 1:
+            raise ValueError(f"max_threads must be at least 1, not {max_threads}")
+        if not call_seconds > 0:
+            raise ValueError(f"call_seconds must be more than 0, not {call_seconds}")
         self._tracker = tracker if tracker is not None else TaskTracker()
         self._max_threads = max_threads
         self._call_seconds = call_seconds
@@ -172,7 +177,7 @@ class AsyncTaskTracker:
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> bool:
         """As :meth:`TaskTracker.is_cancellation_requested`."""
-        return await self._run(lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id))
+        return await self._read(lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id))
 
     async def mark_cancelled(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
@@ -189,7 +194,7 @@ class AsyncTaskTracker:
         ended = self._tracker.access.ended(task_id, account_id, user_id)
         if ended is not None:
             return ended
-        return await self._run(lambda: self._tracker.get(task_id, account_id, user_id))
+        return await self._read(lambda: self._tracker.get(task_id, account_id, user_id))
 
     async def list_tasks(
         self,
@@ -203,7 +208,7 @@ class AsyncTaskTracker:
         before: str | None = None,
     ) -> TaskPage:
         """As :meth:`TaskTracker.list_tasks`."""
-        return await self._run(
+        return await self._read(
             lambda: self._tracker.list_tasks(
                 task_type, status, resource_id, limit, account_id, user_id, before=before
             )
@@ -217,7 +222,9 @@ class AsyncTaskTracker:
         user_id: str | None = None,
     ) -> bool:
         """As :meth:`TaskTracker.has_running`."""
-        return await self._run(lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id))
+        return await self._read(
+            lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id)
+        )
 
     async def wait(
         self,
@@ -236,14 +243,24 @@ class AsyncTaskTracker:
         with access.changes.subscribed(key, lambda: _set(changed, loop)):
             while True:
                 changed.clear()
-                ended = await self._run(
-                    lambda: waiting.look(lambda: self._tracker.get(key.task_id, key.account_id, key.user_id))
-                )
+                ended = await self._look(waiting, key)
                 if ended is not None:
                     return ended
                 pause = waiting.pause()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), pause)
+
+    async def _look(self, waiting: Waiting, key: TaskKey) -> TaskRecord | None:
+        remaining = waiting.remaining()
+        try:
+            record = await self._read(
+                lambda: self._tracker.get(key.task_id, key.account_id, key.user_id),
+                seconds=None if remaining is None else max(remaining, _SHORTEST_LOOK_SECONDS),
+            )
+        except StoreUnavailable as error:
+            waiting.not_answered(error)
+            return None
+        return waiting.answered(record)
 
     def count(self) -> int:
         """As :meth:`TaskTracker.count`; a plain method, it only looks at the cache."""
@@ -255,7 +272,7 @@ class AsyncTaskTracker:
 
     async def stats(self, account_id: str, user_id: str | None = None) -> dict[str, dict[str, int]]:
         """As :meth:`TaskTracker.stats`."""
-        return await self._run(lambda: self._tracker.stats(account_id, user_id))
+        return await self._read(lambda: self._tracker.stats(account_id, user_id))
 
     # ---- deleting ------------------------------------------------------------------------------------
 
@@ -282,12 +299,12 @@ class AsyncTaskTracker:
         self._tracker.stop_cleanup_loop()
 
     def close(self) -> None:
-        """Close the tracker and end the threads, waiting for calls under way. Twice is safe."""
-        self._tracker.close()
+        """Wait for calls under way, end the threads and close the tracker. Twice is safe."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
+        self._tracker.close()
 
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
@@ -305,24 +322,28 @@ class AsyncTaskTracker:
 
     # ---- how a call is made --------------------------------------------------------------------------
 
-    async def _run(self, call: Callable[[], _T]) -> _T:
+    async def _read(self, call: Callable[[], _T], *, seconds: float | None = None) -> _T:
+        return await self._run(call, seconds=seconds, settle=False)
+
+    async def _run(self, call: Callable[[], _T], *, seconds: float | None = None, settle: bool = True) -> _T:
         if not self._tracker.store.blocking:
             return call()
+        limit = self._call_seconds if seconds is None else min(seconds, self._call_seconds)
         context = contextvars.copy_context()
         started = self._threads().submit(context.run, call)
         future = asyncio.wrap_future(started)
         future.add_done_callback(_look_at)
-        deadline = self._tracker.clock.monotonic() + self._call_seconds
+        deadline = self._tracker.clock.monotonic() + limit
         try:
-            done, _ = await asyncio.wait({future}, timeout=self._call_seconds)
+            done, _ = await asyncio.wait({future}, timeout=limit)
         except asyncio.CancelledError:
-            if not started.cancel():
+            if not started.cancel() and settle:
                 await self._settle(future, deadline)
             raise
         if not done:
             started.cancel()
             raise StoreUnavailable(
-                f"the store has not answered within {self._call_seconds} seconds; "
+                f"the store has not answered within {limit} seconds; "
                 "what was begun may still take effect, ask again"
             )
         return future.result()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from task_tracker import transitions
 from task_tracker.listing import TaskPage
@@ -55,12 +55,13 @@ class TaskCache:
             held = [*self._ended.values(), *self._active.values()]
         return (stored.record for stored in held)
 
-    def newest(self, query: Query) -> TaskPage:
-        """Return a page of what is held, of all owners (``query.account_id`` is not looked at)."""
+    def newest(self, query: Query, without: Container[TaskKey] = ()) -> TaskPage:
+        """Return a page of what is held ``without`` some, of all owners (``query.account_id`` is not looked at)."""
         found = [
             record
             for record in self.records()
             if query.user_id in (None, record.user_id)
+            and record.key not in without
             and query.matches(record.task_type, record.status, record.resource_id)
             and (query.before is None or Cursor.of(record) < query.before)
         ]

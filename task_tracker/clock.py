@@ -10,7 +10,6 @@ import random
 import secrets
 import threading
 import time
-import uuid
 from typing import Final, Protocol
 
 __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "is_generated_id", "time_of_id", "uuid7_text", "wall_ns"]
@@ -97,7 +96,8 @@ class _IdSequence:
 def uuid7_text(milliseconds: int, fraction: int, randomness: int) -> str:
     """Return the UUIDv7 of RFC 9562, 5.7: 48 bits of Unix ms, 12 bits of fraction, 62 random bits."""
     value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0x2 << 62 | randomness
-    return str(uuid.UUID(int=value))
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def is_generated_id(task_id: str) -> bool:

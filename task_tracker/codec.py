@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -49,6 +50,10 @@ _ENCODED_EXTENSIONS: Final = {
     "private": "private_json",
     "history": "history_json",
 }
+_READ_EXTENSIONS: Final = attrgetter(
+    *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS.values(), "attempt", "extra_json"
+)
+_NO_EXTENSIONS: Final = (None,) * (len(_PLAIN_EXTENSIONS) + len(_ENCODED_EXTENSIONS) + 2)
 _TEN: Final = (
     "task_id",
     "task_type",
@@ -100,6 +105,12 @@ def encode_record(record: TaskRecord) -> bytes:
         "result": orjson.Fragment(record.result_json),
         "error": record.error,
     }
+    if _READ_EXTENSIONS(record) != _NO_EXTENSIONS:  # most records have none
+        _add_extensions(document, record)
+    return orjson.dumps(document)
+
+
+def _add_extensions(document: dict[str, Any], record: TaskRecord) -> None:
     for name in _PLAIN_EXTENSIONS:
         value = getattr(record, name)
         if value is not None:
@@ -112,7 +123,6 @@ def encode_record(record: TaskRecord) -> bytes:
         document["attempt"] = dataclasses.asdict(record.attempt)
     if record.extra_json is not None:
         document.update(orjson.loads(record.extra_json))
-    return orjson.dumps(document)
 
 
 def check_id(value: object, what: str) -> str:

@@ -36,18 +36,27 @@ class StorageConfig(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True, case_sensitive=False
+        env_nested_delimiter="__",
+        env_parse_none_str="null",
+        extra="forbid",
+        frozen=True,
+        env_ignore_empty=True,
+        case_sensitive=False,
     )
 
     task_tracker: TaskTrackerSettings = Field(default_factory=TaskTrackerSettings)
 
     def __init__(self, **values: Any) -> None:
+        _check_environment()
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(_one_line(error)) from error
         except SourceError as error:
-            raise SettingsError(f"the environment cannot be read: {error}") from error
+            raise SettingsError(
+                f"the environment cannot be read: {error}; TASK_TRACKER, TASK_TRACKER__RETENTION and "
+                "TASK_TRACKER__OPTIONS take a JSON object, or name one key each (TASK_TRACKER__BACKEND=...)"
+            ) from error
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -102,6 +111,17 @@ class StorageConfig(BaseSettings):
             max_threads=self.task_tracker.max_threads,
             call_seconds=self.task_tracker.call_seconds,
         )
+
+
+def _check_environment() -> None:
+    """Refuse near misses that would be ignored: memory in place of a directory loses tasks without a word."""
+    for name in os.environ:
+        for wrong in ("STORAGE__TASK_TRACKER__", "STORAGE_TASK_TRACKER_", "TASK_TRACKER_"):
+            rest = name.upper().removeprefix(wrong)
+            if rest != name.upper() and rest.lower().partition("__")[0] in TaskTrackerSettings.model_fields:
+                raise SettingsError(
+                    f"the environment variable {name} means nothing here; write TASK_TRACKER__{rest}"
+                )
 
 
 def _section(document: object, name: str, prefix: str) -> Mapping[str, Any]:

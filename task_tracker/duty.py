@@ -6,6 +6,7 @@ Owns the thread. Subclasses say what one round is (``run_once``), which is all t
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from abc import ABC, abstractmethod
 
@@ -22,9 +23,19 @@ class Duty(ABC):
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
+        self._renew()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._ending: set[threading.Thread] = set()
+
+    def _held(self) -> threading.Condition:
+        """Return the condition to hold. A fork takes the thread away, maybe while it held the parent's."""
+        if self._pid != os.getpid():
+            self._renew()
+        return self._wake
 
     @abstractmethod
     def run_once(self) -> float | None:
@@ -37,7 +48,6 @@ class Duty(ABC):
     @property
     def running(self) -> bool:
         """True while a thread is alive that has not been told to end."""
-        # A fork leaves the object and takes the thread: is_alive() is False in the child then.
         thread = self._thread
         return thread is not None and thread not in self._ending and thread.is_alive()
 
@@ -48,7 +58,7 @@ class Duty(ABC):
 
     def start(self, delay_seconds: float = 0.0) -> None:
         """Start the thread unless it runs; the first round comes after ``delay_seconds``."""
-        with self._wake:
+        with self._held():
             if self.running:
                 return
             self._thread = threading.Thread(
@@ -56,21 +66,23 @@ class Duty(ABC):
             )
             self._thread.start()
 
-    def stop(self, timeout_seconds: float | None = 10.0) -> None:
-        """End the thread and wait for it, ``timeout_seconds`` at most."""
-        with self._wake:
+    def stop(self, timeout_seconds: float | None = 10.0) -> bool:
+        """End the thread and wait for it, ``timeout_seconds`` at most; return whether it has ended."""
+        with self._held():
             thread = self._thread
             if thread is None:
-                return
+                return True
             # Told one by one: a thread that hangs must not go on because another one was started meanwhile.
             self._ending.add(thread)
             self._wake.notify_all()
-        if thread is not threading.current_thread():
-            thread.join(timeout_seconds)
+        if thread is threading.current_thread():
+            return False
+        thread.join(timeout_seconds)
+        return not thread.is_alive()
 
     def last_round(self) -> None:
         """Say, from within a round, that it is the last: whoever calls :meth:`start` now gets a new thread."""
-        with self._wake:
+        with self._held():
             if self._thread is threading.current_thread():
                 self._ending.add(self._thread)
 

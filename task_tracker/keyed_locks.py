@@ -16,29 +16,20 @@ __all__ = ["KeyedLocks"]
 class _Hold:
     """One user of a key's lock, as a context manager (a generator would cost twice as much)."""
 
-    __slots__ = ("_held", "_key", "_lock", "_locks", "_timeout_seconds")
+    __slots__ = ("_held", "_key", "_locks", "_timeout_seconds")
 
     def __init__(self, locks: KeyedLocks, key: Hashable, timeout_seconds: float | None) -> None:
         self._locks = locks
         self._key = key
         self._timeout_seconds = timeout_seconds
-        self._held = False
 
     def __enter__(self) -> bool:
-        self._lock = self._locks.join(self._key)
-        try:
-            self._held = self._lock.acquire(
-                timeout=-1 if self._timeout_seconds is None else self._timeout_seconds
-            )
-        except BaseException:
-            self._locks.leave(self._key)
-            raise
+        self._held = self._locks.acquire(self._key, self._timeout_seconds)
         return self._held
 
     def __exit__(self, *_: object) -> None:
         if self._held:
-            self._lock.release()
-        self._locks.leave(self._key)
+            self._locks.release(self._key)
 
 
 class KeyedLocks:
@@ -57,17 +48,29 @@ class KeyedLocks:
         """Hold the lock of ``key`` in a ``with`` block, which is given False if that took ``timeout_seconds``."""
         return _Hold(self, key, timeout_seconds)
 
-    def join(self, key: Hashable) -> threading.Lock:
-        """Return the lock of ``key``, which stays until everybody who joined has left."""
+    def acquire(self, key: Hashable, timeout_seconds: float | None = None) -> bool:
+        """Take the lock of ``key``; False if it could not be had within ``timeout_seconds``."""
         with self._guard:
             lock = self._locks.get(key)
             if lock is None:
                 lock = self._locks[key] = threading.Lock()
-            self._users[key] = self._users.get(key, 0) + 1
-            return lock
+                self._users[key] = 1
+            else:
+                self._users[key] += 1
+        held = False
+        try:
+            held = lock.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds)
+            return held
+        finally:
+            if not held:
+                self._leave(key)
 
-    def leave(self, key: Hashable) -> None:
-        """Be done with the lock of ``key``."""
+    def release(self, key: Hashable) -> None:
+        """Give back the lock of ``key``, which the caller holds."""
+        self._locks[key].release()
+        self._leave(key)
+
+    def _leave(self, key: Hashable) -> None:
         with self._guard:
             self._users[key] -= 1
             if not self._users[key]:

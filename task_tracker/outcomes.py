@@ -14,7 +14,7 @@ from typing import Final
 
 from task_tracker.clock import Clock
 from task_tracker.duty import Duty
-from task_tracker.errors import StoreUnavailable, TaskTrackerError
+from task_tracker.errors import CorruptRecord, InvalidTransition, StoreUnavailable, TaskNotFound
 from task_tracker.records import TaskKey
 
 __all__ = ["PendingOutcomes"]
@@ -53,20 +53,23 @@ class PendingOutcomes(Duty):
         self.start(self._clock.jitter(_FIRST_PAUSE_SECONDS))
         return True
 
+    def task_ids(self) -> list[str]:
+        """Return the ids of the tasks whose outcomes wait."""
+        with self._lock:
+            return [key.task_id for key in self._pending]
+
     def waits(self, key: TaskKey) -> bool:
         """Tell whether an outcome of ``key`` waits."""
         return key in self._pending
 
     def land(self, key: TaskKey) -> None:
-        """Try the waiting outcome of ``key`` now, if there is one. Raises StoreUnavailable if it must wait on."""
+        """Try the waiting outcome of ``key`` now, if there is one. Raises what keeps it waiting."""
         land = self._pending.get(key)
         if land is None:
             return
         try:
             land()
-        except StoreUnavailable:
-            raise
-        except TaskTrackerError as refused:
+        except (InvalidTransition, TaskNotFound) as refused:
             # Ended otherwise or deleted meanwhile: there is nothing left to store.
             _log.warning(
                 "the outcome of task %s came too late: %s",
@@ -88,8 +91,8 @@ class PendingOutcomes(Duty):
         for key in list(self._pending):
             try:
                 self.land(key)
-            except StoreUnavailable:
-                pass
+            except (StoreUnavailable, CorruptRecord):
+                pass  # some clients write in place, and a reader meets half a record
             except Exception:  # noqa: BLE001  # logged; one outcome must not hold up the others
                 _log.exception(
                     "the outcome of task %s could not be stored; it is tried again",

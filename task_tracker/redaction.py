@@ -10,7 +10,7 @@ has read.
 """
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -21,6 +21,7 @@ REDACTED = "[REDACTED]"
 _TRUNCATED = "... [truncated]"
 _WINDOW_CHARS = 65_536  # of a huge error that are read; what they hold fills 500 characters in practice
 _EDGE_CHARS = 512  # more than any pattern below reads before it knows a secret; _USERINFO reads 320
+_REMEMBERED_CHARS = 64  # names of keys come again and again; longer ones are not worth remembering
 _MAX_ROUNDS = 8  # two are the rule: one that masks, one that finds nothing more
 
 # Lower case, without "-", "_", "." and spaces. Headers: RFC 9110 and 6265; OAuth: RFC 6749, OpenID Connect;
@@ -217,6 +218,11 @@ def is_sensitive_key(name: str) -> bool:
 
     Case, "-", "_", "." and spaces do not matter, nor does a number at the end ("api_key_2").
     """
+    return _is_sensitive(name) if len(name) <= _REMEMBERED_CHARS else _is_sensitive.__wrapped__(name)
+
+
+@lru_cache(maxsize=1024)
+def _is_sensitive(name: str) -> bool:
     key = name.lower().translate(_DROPPED)
     if key in SENSITIVE_KEYS:
         return True

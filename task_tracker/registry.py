@@ -39,7 +39,10 @@ def backend_names() -> list[str]:
 def open_store(backend: str, options: StoreOptions | None = None) -> TaskStore:
     """Return the store called ``backend``. Raises SettingsError: unknown name, missing package, bad options."""
     factory = _built_in(backend) if backend in _BUILT_IN else _third_party(backend)
-    store = factory(options if options is not None else StoreOptions())
+    try:
+        store = factory(options if options is not None else StoreOptions())
+    except ImportError as error:
+        raise _needs(backend, error) from error
     if not isinstance(store, TaskStore):
         raise SettingsError(
             f"backend {backend!r} gave a {type(store).__name__}, not a TaskStore; its factory must return one"
@@ -51,9 +54,14 @@ def _built_in(backend: str) -> Factory:
     module_name, _, function = _BUILT_IN[backend].partition(":")
     try:
         stores = import_module("stores")
-    except ImportError as error:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "stores":
+            raise SettingsError(
+                f"the package 'stores' of {_DISTRIBUTION} is missing; install {_DISTRIBUTION} again"
+            ) from error
         raise SettingsError(
-            f"the package 'stores' of {_DISTRIBUTION} is missing; install {_DISTRIBUTION} again"
+            f"the package 'stores' that Python finds cannot be imported ({type(error).__name__}: {error}); "
+            f"if it is not that of {_DISTRIBUTION}, rename it or put it behind in sys.path"
         ) from error
     if getattr(stores, "DISTRIBUTION", None) != _DISTRIBUTION:
         place = getattr(stores, "__file__", None) or next(iter(getattr(stores, "__path__", ["?"])))
@@ -64,8 +72,12 @@ def _built_in(backend: str) -> Factory:
     try:
         factory: Factory = getattr(import_module(module_name), function)
     except ImportError as error:
-        raise SettingsError(f"backend {backend!r} needs the package {error.name!r}; install it") from error
+        raise _needs(backend, error) from error
     return factory
+
+
+def _needs(backend: str, error: ImportError) -> SettingsError:
+    return SettingsError(f"backend {backend!r} needs the package {error.name or str(error)!r}; install it")
 
 
 def _third_party(backend: str) -> Factory:
@@ -77,11 +89,16 @@ def _third_party(backend: str) -> Factory:
         raise SettingsError(f"unknown backend {backend!r}, known are {', '.join(names)}{hint}")
     try:
         factory: Factory = entry_point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise SettingsError(
             f"backend {backend!r} cannot be loaded from {entry_point.value!r}: {error}; "
             "install what it needs or remove it"
         ) from error
+    if not callable(factory):
+        raise SettingsError(
+            f"backend {backend!r} is a {type(factory).__name__} at {entry_point.value!r}; "
+            "its entry point must name a function of StoreOptions"
+        )
     return factory
 
 

@@ -5,6 +5,7 @@ it passes :mod:`task_tracker.testing`. Rules about states are not repeated here:
 :mod:`task_tracker.transitions`. Stores raise only the errors of :mod:`task_tracker.errors`, with the
 driver's error as the cause; not found, corrupt and unavailable never look alike.
 
+Callers never change a record that has ended, and a store may rely on it (not read it again, for instance).
 Stores are synchronous and may be called from any thread, also from several at once.
 """
 
@@ -101,7 +102,7 @@ class Cursor(NamedTuple):
             created_at, task_id, user_id = orjson.loads(
                 base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             )
-            if not (isinstance(task_id, str) and isinstance(user_id, str)):
+            if not (type(created_at) in (float, int) and type(task_id) is type(user_id) is str):
                 raise TypeError(text)
             return cls(float(created_at), task_id, user_id)
         except (ValueError, TypeError) as error:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from task_tracker import transitions
-from task_tracker.access import RecordAccess, Step
+from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_id, check_text, encode_value
 from task_tracker.errors import InvalidTransition, TaskNotFound
@@ -124,7 +124,7 @@ class TaskTracker:
         payload: object = None,
         private: object = None,
     ) -> TaskRecord:
-        _check_owner(account_id or "", user_id or "")
+        check_owner(account_id or "", user_id or "")
         now = self.clock.now()
         return TaskRecord(
             task_id=self.clock.new_id(now) if task_id is None else check_id(task_id, "task_id"),
@@ -135,7 +135,7 @@ class TaskTracker:
             account_id=check_id(account_id, "account_id"),
             user_id=check_id(user_id, "user_id"),
             resource_id=None if resource_id is None else check_text(resource_id, "resource_id"),
-            meta_json=encode_value(meta, "meta") if meta else None,
+            meta_json=_meta(meta),
             payload_json=None if payload is None else encode_value(payload, "payload"),
             private_json=None if private is None else encode_value(private, "private"),
         )
@@ -210,11 +210,11 @@ class TaskTracker:
         resource = None if resource_id is None else check_text(resource_id, "resource_id")
         try:
             encoded = encode_value(result, "result")
-        except (ValueError, TypeError, RecursionError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever a value does when it is looked at
             _log.error(  # the message says it all
                 "the result of task %s cannot be stored: %s",
                 task_id,
-                error,
+                redact_error(error),
                 extra={"event": "unserializable_result", "task_id": task_id},
             )
             return self._fail(task_id, error, account_id, user_id, "unserializable_result")
@@ -251,12 +251,13 @@ class TaskTracker:
         error_code: str | None,
     ) -> TaskRecord | None:
         text = redact_error(error)
+        code = None if error_code is None else _text(error_code, "error_code")
         return self._change(
             "fail",
             task_id,
             account_id,
             user_id,
-            lambda record, now: transitions.failed(record, now, text, error_code=error_code),
+            lambda record, now: transitions.failed(record, now, text, error_code=code),
             final=True,
         )
 
@@ -340,20 +341,21 @@ class TaskTracker:
             raise ValueError(f"limit must be 1 or more, or None for all; not {limit}")
         cursor = None if before is None else Cursor.decode(before)
         if account_id is None:
-            _check_owner(user_id)
-            self.access.confirm_active()
-            return self.access.cache.newest(Query("", user_id, task_type, status, resource_id, limit, cursor))
-        _check_owner(account_id, user_id)
-        page = self.access.load_page(
-            Query(account_id, user_id, task_type, status, resource_id, limit, cursor)
-        )
+            check_owner(user_id)
+            unreadable = self.access.confirm_active()
+            query = Query("", user_id, task_type, status, resource_id, limit, cursor)
+            page = self.access.cache.newest(query, without=unreadable)
+            page.corrupt = tuple(
+                corrupt for key, corrupt in unreadable.items() if user_id in (None, key.user_id)
+            )
+        else:
+            check_owner(account_id, user_id)
+            page = self.access.load_page(
+                Query(account_id, user_id, task_type, status, resource_id, limit, cursor)
+            )
         for corrupt in page.corrupt:
             _log.warning("a listing skipped a record: %s", corrupt, extra={"event": "corrupt_record"})
-        return TaskPage(
-            (stored.record for stored in page.items),
-            next_cursor=page.next_cursor.encode() if page.next_cursor else None,
-            corrupt=page.corrupt,
-        )
+        return page
 
     def has_running(
         self,
@@ -367,7 +369,7 @@ class TaskTracker:
         With ``account_id`` the store is asked, for that user or for anybody in the account; without it the
         cache, for all owners. Raises StoreUnavailable rather than say False without having looked.
         """
-        _check_owner(account_id, user_id)
+        check_owner(account_id, user_id)
         if account_id is not None:
             return self.access.store.has_active(account_id, user_id, task_type, resource_id)
         self.access.confirm_active()
@@ -424,7 +426,7 @@ class TaskTracker:
 
     def stats(self, account_id: str, user_id: str | None = None) -> dict[str, dict[str, int]]:
         """Return ``{task_type: {status: number}}`` of an owner, or of a whole account, from the store."""
-        _check_owner(account_id, user_id)
+        check_owner(account_id or "", user_id)
         return self.access.store.count(account_id, user_id)
 
     # ---- deleting ------------------------------------------------------------------------------------
@@ -440,7 +442,7 @@ class TaskTracker:
         Raises InvalidTransition, whose ``task_ids`` names them, while tasks are active; nothing is deleted
         then. No task can be created for the user until it is done; interrupted, it is called again.
         """
-        _check_owner(account_id or "", user_id or "")
+        check_owner(account_id or "", user_id or "")
         deleted = self.access.store.delete_owner(account_id, user_id)
         self.access.cache.drop_owner(account_id, user_id)
         return deleted
@@ -465,14 +467,15 @@ class TaskTracker:
         Twice is safe.
         """
         self.stop_cleanup_loop()
-        self.access.outcomes.stop()
-        if len(self.access.outcomes):
+        if self.access.outcomes.stop() and len(self.access.outcomes):
             self.access.outcomes.run_once()
-        if len(self.access.outcomes):
+        lost = self.access.outcomes.task_ids()
+        if lost:
             _log.error(
-                "%d outcomes could not be stored and are lost with this process; their tasks stay as they are",
-                len(self.access.outcomes),
-                extra={"event": "outcomes_lost"},
+                "%d outcomes could not be stored and are lost with this process; their tasks stay as they are: %s",
+                len(lost),
+                ", ".join(lost[:10]) + (", ..." if len(lost) > 10 else ""),
+                extra={"event": "outcomes_lost", "task_ids": lost},
             )
         self.access.store.close()
 
@@ -513,10 +516,10 @@ class TaskTracker:
         self.close()
 
 
-def _check_owner(*names: str | None) -> None:
-    for name in names:
-        if name is not None and (not isinstance(name, str) or not name.strip()):
-            raise ValueError("Task ownership requires non-empty account_id and user_id")
+def _meta(meta: Mapping[str, Any] | None) -> bytes | None:
+    if meta is not None and not isinstance(meta, Mapping):
+        raise ValueError(f"meta must be a mapping with text as keys, not {meta!r:.80}")
+    return encode_value(dict(meta), "meta") if meta else None
 
 
 def _text(value: str, what: str) -> str:

@@ -47,13 +47,21 @@ class Waiting:
         """
         try:
             record = load()
-        except StoreUnavailable:
-            now = self._clock.monotonic()
-            if self._unavailable_since is None:
-                self._unavailable_since = now
-            if now - self._unavailable_since >= UNAVAILABLE_SECONDS:
-                raise
+        except StoreUnavailable as error:
+            self.not_answered(error)
             return None
+        return self.answered(record)
+
+    def not_answered(self, error: StoreUnavailable) -> None:
+        """Take note of a look that failed. Raises ``error`` if that has gone on for a minute."""
+        now = self._clock.monotonic()
+        if self._unavailable_since is None:
+            self._unavailable_since = now
+        if now - self._unavailable_since >= UNAVAILABLE_SECONDS:
+            raise error
+
+    def answered(self, record: TaskRecord | None) -> TaskRecord | None:
+        """Return the record if the task has ended, None if it has not. Raises TaskNotFound."""
         self._unavailable_since = None
         if record is None:
             raise TaskNotFound(
@@ -61,14 +69,18 @@ class Waiting:
             )
         return record if record.status.is_terminal else None
 
+    def remaining(self) -> float | None:
+        """Return the seconds until the wait is to end, 0 if they are over; None for ever."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
+
     def pause(self) -> float:
         """Return the seconds until the next look. Raises TimeoutError when there is no time left."""
         pause = self._pause
         self._pause = min(pause * 1.5, self._longest)
-        if self._deadline is None:
+        remaining = self.remaining()
+        if remaining is None:
             return pause
-        remaining = self._deadline - self._clock.monotonic()
-        if remaining <= 0:
+        if not remaining:
             raise TimeoutError(
                 f"task {self._task_id} has not ended within {self._timeout} seconds; it goes on, wait again"
             )

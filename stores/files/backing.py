@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 from task_tracker.clock import wall_ns
+from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Capabilities
 
-__all__ = ["Backing", "FileRead", "Signature", "settled"]
+__all__ = ["Backing", "FileRead", "Signature", "settled", "unavailable"]
 
 SETTLED_NS: Final = 20_000_000
 """A file that is read at least 20 ms after its mtime and shows the same signature later was not changed in
@@ -87,14 +88,14 @@ class Backing(ABC):
         """Tell whether there is a file of this name."""
 
     @abstractmethod
-    def create(self, directory: str, name: str, data: bytes) -> Signature | None:
+    def create(self, directory: str, name: str, data: bytes) -> None:
         """Publish a new file, whole or not at all, making its directories. Raises FileExistsError.
 
         Exclusive if ``capabilities.exclusive_create``.
         """
 
     @abstractmethod
-    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> Signature | None:
+    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> None:
         """Publish new contents, whole or not at all if ``atomic``. ``final``: nothing will follow."""
 
     @abstractmethod
@@ -102,9 +103,10 @@ class Backing(ABC):
         """Remove a file. Raises FileNotFoundError."""
 
     @abstractmethod
-    def exclusively(self, directory: str) -> AbstractContextManager[None]:
+    def exclusively(self, directory: str, *, make: bool = False) -> AbstractContextManager[None]:
         """Keep all other writers of this directory out: of this process, and of others where
-        ``compare_and_set`` is promised. Raises StoreUnavailable if that takes too long. Not re-entrant."""
+        ``compare_and_set`` is promised. ``make``: make the directory if it is missing; without it that may raise
+        FileNotFoundError. Raises StoreUnavailable if it takes too long. Not re-entrant."""
 
     @abstractmethod
     def sweep(self, directory: str, names: Sequence[str]) -> None:
@@ -114,3 +116,11 @@ class Backing(ABC):
     def read_time_ns() -> int:
         """Return the wall clock, to be asked before reading."""
         return wall_ns()
+
+
+def unavailable(verb: str, path: str, error: OSError) -> StoreUnavailable:
+    """Return what is raised for a system call that failed before it changed anything."""
+    reason = error.strerror or str(error)
+    return StoreUnavailable(
+        f"cannot {verb} {path}: {reason}; nothing was changed, try again once that is mended"
+    )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from stores.files.backing import Backing, FileRead, Signature
+from stores.files.client_errors import meaning_of
 from stores.files.ops import FileOps
 from stores.files.temporaries import Temporaries
 from task_tracker.clock import Clock
@@ -27,9 +28,6 @@ __all__ = ["ClientFiles"]
 _log = logging.getLogger("task_tracker")
 
 _NEEDED: Final = ("read", "write", "ls", "mkdir")
-# AGFS servers answer every error with status 500 and a text (Go's os errors, and the server's own).
-_MISSING_TEXTS: Final = ("no such file", "not found", "does not exist", "not exist")
-_TAKEN_TEXTS: Final = ("already exists", "file exists", "directory exists")
 _MAX_KNOWN_DIRECTORIES: Final = 10_000
 
 
@@ -71,7 +69,7 @@ class ClientFiles(Backing):
         path = self.where(directory, name)
         data = self._call("read", path)
         if isinstance(data, str):
-            data = data.encode()
+            data = data.encode(errors="surrogatepass")
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise StoreUnavailable(
                 f"cannot read {path}: the client gave a {type(data).__name__}, not bytes; check its version"
@@ -99,7 +97,7 @@ class ClientFiles(Backing):
             entries = self._call("ls", directory or "/")
         except FileNotFoundError:
             return ()
-        if not isinstance(entries, Iterable):
+        if isinstance(entries, (str, bytes, Mapping)) or not isinstance(entries, Iterable):
             raise StoreUnavailable(
                 f"cannot list {directory}: the client gave a {type(entries).__name__}; check its version"
             )
@@ -115,7 +113,7 @@ class ClientFiles(Backing):
 
     # ---- writing -------------------------------------------------------------------------------------
 
-    def create(self, directory: str, name: str, data: bytes) -> Signature | None:
+    def create(self, directory: str, name: str, data: bytes) -> None:
         """Publish a new file, having looked that there is none."""
         if self.exists(directory, name):
             raise FileExistsError(self.where(directory, name))
@@ -127,9 +125,8 @@ class ClientFiles(Backing):
             self._made.clear()
             self._make_directory(directory)
             self.replace(directory, name, data, final=False)
-        return None
 
-    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> Signature | None:
+    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> None:
         """Publish new contents."""
         try:
             self._publish(directory, name, data)
@@ -137,7 +134,6 @@ class ClientFiles(Backing):
             raise StoreUnavailable(
                 f"cannot write {self.where(directory, name)}: its directory is gone; look at the client's mounts"
             ) from error
-        return None
 
     def _publish(self, directory: str, name: str, data: bytes) -> None:
         path = self.where(directory, name)
@@ -198,8 +194,8 @@ class ClientFiles(Backing):
                 self._made.add(path)
 
     @contextlib.contextmanager
-    def exclusively(self, directory: str) -> Iterator[None]:
-        """Keep the other threads of this process out."""
+    def exclusively(self, directory: str, *, make: bool = False) -> Iterator[None]:
+        """Keep the other threads of this process out. Directories are made when something is written."""
         with self._locks.hold(directory, self._lock_timeout_seconds) as held:
             if not held:
                 raise StoreUnavailable(
@@ -213,9 +209,11 @@ class ClientFiles(Backing):
     def _call(self, method: Literal["read", "write", "ls", "mkdir", "rm", "mv"], *arguments: Any) -> Any:
         try:
             answer = getattr(self._client, method)(*arguments)
+            if isinstance(answer, Iterator):
+                answer = list(answer)  # here, where its errors are understood
         except Exception as error:
             # Clients raise anything; only absence and presence mean something else than trouble.
-            kind = _kind(error)
+            kind = meaning_of(error, method, [path for path in arguments if isinstance(path, str)])
             if kind is not None:
                 raise kind(f"{method} {arguments[0]}: {error}") from error
             raise StoreUnavailable(
@@ -230,27 +228,6 @@ class ClientFiles(Backing):
         return answer
 
 
-def _kind(error: Exception) -> type[FileNotFoundError | FileExistsError] | None:
-    """Tell absence and presence from trouble: by type, by the type's name, and by AGFS's texts."""
-    if isinstance(error, (FileNotFoundError, KeyError)):
-        return FileNotFoundError
-    if isinstance(error, FileExistsError):
-        return FileExistsError
-    if isinstance(error, OSError):
-        return None
-    names = [kind.__name__ for kind in type(error).__mro__]
-    if any("NotFound" in name for name in names):
-        return FileNotFoundError
-    if any("AlreadyExists" in name or "FileExists" in name for name in names):
-        return FileExistsError
-    text = str(error).lower()
-    if any(part in text for part in _MISSING_TEXTS):
-        return FileNotFoundError
-    if any(part in text for part in _TAKEN_TEXTS):
-        return FileExistsError
-    return None
-
-
 def _name(entry: object) -> str:
     """Return the name in an entry of ``ls``: a dict with ``name``, an object with it, or the name itself."""
     if isinstance(entry, Mapping):
@@ -261,11 +238,9 @@ def _name(entry: object) -> str:
 
 
 def _is_directory(entry: object) -> bool:
-    """Tell whether an entry of ``ls`` is a directory; one that does not say is taken for one unless it has a suffix."""
+    """Tell whether an entry of ``ls`` is a directory. One that does not say may be one: user ids hold dots, too."""
     for name in ("isDir", "is_dir"):
         flag = entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
         if flag is not None:
-            return bool(flag)
-    if isinstance(entry, Mapping) and "type" in entry:
-        return bool(entry["type"] == "directory")
-    return "." not in _name(entry)
+            return bool(flag() if callable(flag) else flag)
+    return not isinstance(entry, Mapping) or entry.get("type", "dir") in ("dir", "directory")

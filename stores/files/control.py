@@ -13,7 +13,7 @@ import orjson
 from stores.files.backing import Backing
 from stores.files.layout import Layout
 from task_tracker.clock import Clock
-from task_tracker.errors import CapabilityMissing, StoreUnavailable
+from task_tracker.errors import CapabilityMissing, TaskTrackerError
 
 __all__ = ["RootMarks"]
 
@@ -54,24 +54,32 @@ class RootMarks:
     def note_opened(self) -> None:
         """Note the moment, if that was not done before. Not worth failing a write for."""
         if self._opened_at is None:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(TaskTrackerError, OSError):
                 self.opened_at()
+
+    def sweep(self) -> None:
+        """Remove temporary files that crashed writers left here."""
+        if not self._files.remote:
+            self._files.sweep(self._directory, self._files.names(self._directory))
 
     def _read(self) -> float:
         data = self._files.read(self._directory, OPENED).data
         try:
-            return float(orjson.loads(data)["opened_at"])
-        except (ValueError, KeyError, TypeError):
+            opened_at = orjson.loads(data)["opened_at"]
+            if isinstance(opened_at, bool) or not isinstance(opened_at, (int, float)):
+                raise TypeError(f"{opened_at!r} is no time")
+            return float(opened_at)
+        except (ValueError, KeyError, TypeError, OverflowError):
             # Damaged: counted anew, which keeps records longer rather than deleting them too early.
             now = self._clock.now()
-            with self._files.exclusively(self._directory):
+            with self._files.exclusively(self._directory, make=True):
                 self._files.replace(self._directory, OPENED, _mark(now), final=True)
             return now
 
     def _note(self) -> float:
         now = self._clock.now()
         try:
-            with self._files.exclusively(self._directory):
+            with self._files.exclusively(self._directory, make=True):
                 self._files.create(self._directory, OPENED, _mark(now))
         except FileExistsError:
             return self._read()

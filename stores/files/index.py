@@ -8,22 +8,23 @@ own: it is rebuilt from the records.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import filterfalse
 from typing import Final, NamedTuple
 
 from stores.files.backing import Backing, Signature, settled
 from stores.files.layout import SUFFIX, Layout
+from stores.files.shelf import RecordShelf
 from task_tracker.clock import is_generated_id, time_of_id, uuid7_text
-from task_tracker.errors import CorruptRecord
+from task_tracker.errors import CorruptRecord, StoreUnavailable
 from task_tracker.listing import Listing, Summary
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Query, Stored
 
-__all__ = ["UNORDERED", "FileVersion", "OwnerIndex", "RecordReader", "RecordShelf", "out_of_order"]
+__all__ = ["UNORDERED", "FileVersion", "OwnerIndex", "RecordReader", "out_of_order"]
 
 ID_SLACK_SECONDS: Final = 1.0
 """How far ``created_at`` may lie from the time in a generated id (clocks step, counters run ahead)."""
@@ -31,6 +32,7 @@ UNORDERED: Final = ".unordered"
 """In a directory where an id of generated form carries another time than its record: names do not sort there."""
 FIRST_BATCH: Final = 64
 LARGEST_BATCH: Final = 1024
+_LAST_MILLISECOND: Final = 2**48 - 1
 MAX_ROUNDS: Final = 20
 """Against a directory that changes faster than it is read."""
 
@@ -47,47 +49,16 @@ class FileVersion(NamedTuple):
     signature: Signature | None
     settled: bool
 
+    @classmethod
+    def of(cls, data: bytes, signature: Signature | None, settled: bool = False) -> FileVersion:
+        """Return the version of the file that holds ``data``; just written, it has no signature worth knowing."""
+        return cls(hashlib.blake2b(data, digest_size=16).digest(), signature, settled)
+
+
+_UNKNOWN: Final = FileVersion(b"", None, settled=False)
 
 RecordReader = Callable[[TaskKey], tuple[TaskRecord, FileVersion, int]]
 """Reads a record: the record, its version and its size in bytes. Raises FileNotFoundError, CorruptRecord."""
-
-
-class RecordShelf:
-    """Records that listings have shown lately, bounded by number and bytes. Thread-safe."""
-
-    def __init__(self, max_records: int = 4096, max_bytes: int = 16 << 20) -> None:
-        self._max_records = max_records
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._shelf: OrderedDict[TaskKey, tuple[Stored, int]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: TaskKey) -> Stored | None:
-        """Return a record that is still there."""
-        with self._lock:
-            found = self._shelf.get(key)
-            if found is None:
-                return None
-            self._shelf.move_to_end(key)
-            return found[0]
-
-    def put(self, key: TaskKey, stored: Stored, size: int) -> None:
-        """Keep a record that took ``size`` bytes; the ones not asked for longest make room."""
-        with self._lock:
-            self._drop(key)
-            self._shelf[key] = (stored, size)
-            self._bytes += size
-            while len(self._shelf) > self._max_records or self._bytes > self._max_bytes:
-                self._drop(next(iter(self._shelf)))
-
-    def drop(self, key: TaskKey) -> None:
-        """Forget a record."""
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: TaskKey) -> None:
-        _, size = self._shelf.pop(key, (None, 0))
-        self._bytes -= size
 
 
 class OwnerIndex:
@@ -114,6 +85,7 @@ class OwnerIndex:
         self._settled = False
         self._names: set[str] = set()
         self._others: list[str] = []
+        self._unordered = False
         self._unread: list[str] = []
         self._listing = Listing()
         self._versions: dict[str, FileVersion] = {}
@@ -126,28 +98,31 @@ class OwnerIndex:
     # ---- questions -----------------------------------------------------------------------------------
 
     def contains(self, name: str) -> bool:
-        """Tell whether the directory has a file of this name."""
+        """Tell whether the directory has a file of this name. Reads no record: another one's trouble is not its."""
         with self._lock:
-            self._refresh()
-            return name in self._names
+            if self._is_current():
+                return name in self._names
+        return name in self._backing.names(self._directory)
 
     def page(self, query: Query) -> tuple[list[Stored], list[CorruptRecord]]:
         """Return one record more than ``query.limit``, newest first, and what had to be skipped."""
         wanted = None if query.limit is None else query.limit + 1
         with self._lock:
             self._refresh()
-            records: list[Stored] = []
             for _ in range(MAX_ROUNDS):
                 found = self._newest(query, wanted)
                 full = wanted is not None and len(found) == wanted
-                while self._read_down_to(found[-1].created_at if full else None, query):
+                batch = min(max(FIRST_BATCH, 2 * (query.limit or LARGEST_BATCH)), LARGEST_BATCH)
+                while self._read_down_to(found[-1].created_at if full else None, query, batch):
+                    # Hardly anything passes the filter; to look through all of it each time would add up.
+                    batch *= 2
                     found = self._newest(query, wanted)
                     full = wanted is not None and len(found) == wanted
                 records = [stored for summary in found if (stored := self._record(summary)) is not None]
                 # A record that changed after it was looked at may have left the filter: look again.
                 if len(records) == len(found):
-                    break
-            return records, list(self._corrupt.values())
+                    return records, list(self._corrupt.values())
+        raise StoreUnavailable(f"{self._directory} changes faster than it can be listed; ask again")
 
     def has_active(self, task_type: str, resource_id: str | None) -> bool:
         """Tell whether a record of this kind is active."""
@@ -185,6 +160,11 @@ class OwnerIndex:
             self._read_all()
             return [task_id for task_id in self._listing.active_ids() if task_id not in self._corrupt]
 
+    def forget(self, name: str) -> None:
+        """Know nothing of a file any more: it was removed, and its name may come again."""
+        with self._lock:
+            self._forget(name)
+
     # ---- keeping up ----------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
@@ -217,28 +197,63 @@ class OwnerIndex:
                 unread.append(task_id)
             else:
                 suspects.append(task_id)
+        if not self._unordered and UNORDERED in self._others:
+            # An id may have come again: what was final is looked at once more.
+            self._unordered = True
+            suspects.extend(
+                summary.task_id for summary in self._listing if summary.task_id not in self._versions
+            )
         if unread:
             self._unread.extend(unread)
             self._unread.sort()
         for task_id in suspects:
-            self._check(task_id)
+            self._versions.setdefault(task_id, _UNKNOWN)  # stays a suspect if a later one cannot be read
+        self._look_again([task_id for task_id in suspects if not self._check(task_id)])
         self._signature = signature
         self._settled = settled(signature, started)
 
-    def _check(self, task_id: str) -> None:
-        """Read a record again unless it is proved to be the known one."""
-        name = self._name(task_id)
-        known = self._versions.get(task_id)
+    def _is_current(self) -> bool:
+        """Tell whether the directory is proved to be as it was at the last refresh."""
         try:
-            if (
-                known is not None
-                and known.settled
-                and known.signature == self._backing.signature(self._directory, name)
-            ):
-                return
-            self._read(task_id)
+            signature = self._backing.directory_signature(self._directory)
         except FileNotFoundError:
-            self._forget(name)
+            return False
+        return signature is not None and self._settled and signature == self._signature
+
+    def _check(self, task_id: str) -> bool:
+        """Read a record again unless it is proved to be the known one; False if it is not to be found."""
+        known = self._versions[task_id]
+        try:
+            if not known.settled or known.signature != self._backing.signature(
+                self._directory, self._name(task_id)
+            ):
+                self._read(task_id)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _look_again(self, task_ids: Sequence[str]) -> None:
+        """Forget listed records that could not be found. Raises StoreUnavailable if they are listed all the same."""
+        if not task_ids:
+            return
+        listed = set(self._backing.names(self._directory))
+        late = []
+        for task_id in task_ids:
+            name = self._name(task_id)
+            if name not in listed:
+                self._forget(name)
+                continue
+            try:
+                self._read(task_id)
+            except FileNotFoundError:
+                self._versions.setdefault(task_id, _UNKNOWN)
+                late.append(task_id)
+        if late:
+            self._settled = False
+            raise StoreUnavailable(
+                f"{self._backing.where(self._directory, self._name(late[0]))} is listed but cannot be opened yet "
+                "(a network disk may be late); ask again"
+            )
 
     def _read(self, task_id: str) -> Stored | None:
         """Read a record and note its summary; None (and a report) if it is corrupt. Raises FileNotFoundError."""
@@ -248,13 +263,13 @@ class OwnerIndex:
         except CorruptRecord as error:
             # What was last read of it stays: an active record that is damaged is still somebody's.
             self._corrupt[task_id] = error
-            self._versions[task_id] = FileVersion(b"", None, settled=False)
+            self._versions[task_id] = _UNKNOWN
             self._shelf.drop(key)
             return None
         self._corrupt.pop(task_id, None)
         self._listing.put(Summary.of(record))
-        if record.status.is_terminal and is_generated_id(task_id):
-            # Final, and its name never comes again: nothing to look at any more.
+        if record.status.is_terminal and is_generated_id(task_id) and not self._unordered:
+            # Final, and its name does not come again: nothing to look at any more.
             self._versions.pop(task_id, None)
         else:
             self._versions[task_id] = version
@@ -269,11 +284,10 @@ class OwnerIndex:
         version = self._versions.get(summary.task_id)
         if stored is not None and (version is None or version == stored.version):
             return stored
-        name = self._name(summary.task_id)
         try:
             stored = self._read(summary.task_id)
         except FileNotFoundError:
-            self._forget(name)
+            self._look_again([summary.task_id])
             return None
         return stored if stored is not None and Summary.of(stored.record) == summary else None
 
@@ -288,12 +302,12 @@ class OwnerIndex:
                     break
         return found
 
-    def _read_down_to(self, floor: float | None, query: Query) -> bool:
-        """Read unread records that may belong on the page; True if there were any.
+    def _read_down_to(self, floor: float | None, query: Query, batch: int) -> bool:
+        """Read ``batch`` unread records that may belong on the page; True if there were any.
 
         ``floor`` is the creation time of the page's last record, None while the page is not full.
         """
-        if UNORDERED in self._others and self._unread:
+        if self._unordered and self._unread:
             self._read_all()
             return True
         low = 0 if floor is None else self._position(floor - ID_SLACK_SECONDS)
@@ -302,23 +316,25 @@ class OwnerIndex:
             high = self._position(query.before.created_at + ID_SLACK_SECONDS)
         if low >= high:
             return False
-        batch = min(max(FIRST_BATCH, 2 * (query.limit or LARGEST_BATCH)), LARGEST_BATCH)
         self._read_slice(max(low, high - batch), high)
         return True
 
     def _position(self, created_at: float) -> int:
         """Return where in the unread ids those of ``created_at`` begin."""
-        return bisect_left(self._unread, uuid7_text(max(0, int(created_at * 1000)), 0, 0))
+        # Cursors and foreign records may hold any time, also ones that no id can carry.
+        milliseconds = int(min(max(0.0, created_at * 1000), _LAST_MILLISECOND))
+        return bisect_left(self._unread, uuid7_text(milliseconds, 0, 0))
 
     def _read_slice(self, low: int, high: int) -> None:
         # Upwards: the listing is cheapest to extend at its end.
+        gone = []
         for task_id in self._unread[low:high]:
-            name = self._name(task_id)
             try:
                 self._read(task_id)
             except FileNotFoundError:
-                self._names.discard(name)
+                gone.append(task_id)
         del self._unread[low:high]
+        self._look_again(gone)
 
     def _read_some(self) -> bool:
         """Read one batch; True if more is left."""
@@ -348,6 +364,7 @@ class OwnerIndex:
         for name in list(self._names):
             self._forget(name)
         self._others = []
+        self._unordered = False
         self._signature = None
         self._settled = False
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from stores.files.backing import Backing
-from stores.files.index import OwnerIndex, RecordReader, RecordShelf
+from stores.files.index import OwnerIndex, RecordReader
 from stores.files.layout import Layout, decode_component
+from stores.files.shelf import RecordShelf
+from task_tracker.errors import StoreUnavailable, TaskTrackerError
 
 __all__ = ["Indexes"]
 
@@ -51,18 +53,32 @@ class Indexes:
                 self._make_room()
         return index
 
+    def forget(self, account_id: str, user_id: str, name: str) -> None:
+        """Know nothing of a file any more: it was removed, and its name may come again."""
+        with self._lock:
+            index = self._indexes.get((account_id, user_id))
+        if index is not None:
+            index.forget(name)
+
     def users(self, account_id: str) -> list[str]:
         """Return the users of an account that have a directory, sorted."""
         names = self._files.directories(self._layout.account_directory(account_id))
         return sorted(user for name in names if (user := decode_component(name)) is not None)
 
-    def owners(self) -> Iterator[tuple[str, str]]:
-        """Iterate over all (account, user) that have a directory."""
+    def owners(self, failed: list[TaskTrackerError]) -> Iterator[tuple[str, str]]:
+        """Iterate over all (account, user) that have a directory; accounts that cannot be listed go to ``failed``."""
         for name in sorted(self._files.directories(self._layout.prefix)):
             account_id = decode_component(name)
-            if account_id is not None:
-                for user_id in self.users(account_id):
-                    yield account_id, user_id
+            if account_id is None:
+                continue
+            try:
+                users = self.users(account_id)
+            except StoreUnavailable as error:
+                if self._files.remote:
+                    raise
+                failed.append(error)
+            else:
+                yield from ((account_id, user_id) for user_id in users)
 
     def _make_room(self) -> None:
         self._calls = 0

@@ -91,6 +91,8 @@ class Layout:
         self.prefix = "".join(f"/{part}" for part in parts)
         self.control = f"{self.prefix}/{CONTROL}"
         self.owner_directory = lru_cache(maxsize=4096)(self._owner_directory)
+        self.place = lru_cache(maxsize=4096)(self._place)
+        """Returns directory and file name of a record. Raises InvalidTaskId."""
 
     def _owner_directory(self, account_id: str, user_id: str) -> str:
         return f"{self.account_directory(account_id)}/{encode_component(check_id(user_id, 'user_id'))}"
@@ -99,8 +101,7 @@ class Layout:
         """Return the directory that holds one directory for each user. Raises InvalidTaskId."""
         return f"{self.prefix}/{encode_component(check_id(account_id, 'account_id'))}/{TASKS}"
 
-    def place(self, key: TaskKey) -> tuple[str, str]:
-        """Return directory and file name of a record. Raises InvalidTaskId."""
+    def _place(self, key: TaskKey) -> tuple[str, str]:
         task_id = check_id(key.task_id, "task_id")
         return self.owner_directory(key.account_id, key.user_id), encode_component(task_id) + SUFFIX
 

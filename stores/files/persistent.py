@@ -7,22 +7,20 @@ write below a root that a lease store has marked.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
-import hashlib
 import heapq
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
-from stores.files.backing import Backing, Signature
-from stores.files.client import ClientFiles
 from stores.files.control import RootMarks
-from stores.files.index import UNORDERED, FileVersion, out_of_order
+from stores.files.index import UNORDERED, FileVersion, OwnerIndex, out_of_order
 from stores.files.indexes import Indexes
 from stores.files.layout import SUFFIX, Layout
-from stores.files.local import LocalFiles
+from stores.files.places import open_place
 from task_tracker import transitions
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import decode_record, encode_record
@@ -75,7 +73,7 @@ class PersistentTaskStore(TaskStore):
         lock_timeout_seconds: float = 10.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._files = _backing(files, clock, durability, lock_timeout_seconds)
+        self._files = open_place(files, clock, durability, lock_timeout_seconds)
         self.capabilities = self._files.capabilities
         self._layout = Layout(prefix)
         self._marks = RootMarks(self._files, self._layout, clock)
@@ -87,7 +85,7 @@ class PersistentTaskStore(TaskStore):
         """Publish a new file; see :meth:`TaskStore.create`."""
         directory, name = self._layout.place(record.key)
         data = encode_record(record)
-        with self._writing(directory):
+        with self._writing(directory, make=True):
             return self._create(directory, name, record, data)
 
     def create_if_no_active(self, record: TaskRecord) -> Stored | None:
@@ -98,7 +96,7 @@ class PersistentTaskStore(TaskStore):
         # Asked without the lock first: most are refused, and history is read in while nobody waits for it.
         if index.has_active(record.task_type, record.resource_id):
             return None
-        with self._writing(directory):
+        with self._writing(directory, make=True):
             if index.has_active(record.task_type, record.resource_id):
                 return None
             return self._create(directory, name, record, data)
@@ -112,14 +110,14 @@ class PersistentTaskStore(TaskStore):
         key = record.key
         directory, name = self._placed(key)
         data = encode_record(record)
-        with self._writing(directory):
+        with self._changing(key, directory):
             if expected is None:
                 self._load_or_miss(key)
             else:
                 # The digest alone decides: what was read as a record then is one now.
-                self._compare(key, expected, self._digest(key, directory, name))
-            signature = self._files.replace(directory, name, data, final=record.status.is_terminal)
-        return _stored(record, data, signature)
+                self._compare(key, expected, FileVersion.of(*self._files.read(directory, name)))
+            self._files.replace(directory, name, data, final=record.status.is_terminal)
+        return Stored(record, FileVersion.of(data, None))
 
     def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
         """Read a file, or only look at it; see :meth:`TaskStore.get`."""
@@ -142,15 +140,12 @@ class PersistentTaskStore(TaskStore):
                 "a file client has no compare-and-set; pass expected=None, or use a directory"
             )
         directory, name = self._placed(key)
-        with self._writing(directory):
+        with self._changing(key, directory):
             record, version = self._load_or_miss(key)
             transitions.check_deletable(record)
             if expected is not None:
-                self._compare(key, expected, version.digest)
-            try:
-                self._files.remove(directory, name)
-            except FileNotFoundError as error:
-                raise _missing(key) from error
+                self._compare(key, expected, version)
+            self._remove(key, directory, name)
 
     # ---- many records ----------------------------------------------------------------------------------
 
@@ -189,21 +184,27 @@ class PersistentTaskStore(TaskStore):
     def delete_owner(self, account_id: str, user_id: str) -> int:
         """Remove all files of a user; see :meth:`TaskStore.delete_owner`."""
         self._check_removable()
+        if not self._users(account_id, user_id):
+            return 0
         directory = self._layout.owner_directory(account_id, user_id)
-        index = self._indexes.of(account_id, user_id)
-        deleted = 0
-        with self._writing(directory):
+        with contextlib.suppress(FileNotFoundError), self._writing(directory):
+            index = self._indexes.of(account_id, user_id)
             transitions.check_owner_deletable(account_id, user_id, index.active_ids())
             names = [name for name in self._files.names(directory) if name.endswith(SUFFIX)]
-            marked = self._files.exists(directory, DELETING)
-            if not names and not marked:
-                return 0
-            if not marked:
-                self._files.create(directory, DELETING, b"{}")
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    self._files.remove(directory, name)
-                    deleted += 1
+            if names or self._files.exists(directory, DELETING):
+                return self._remove_all(index, directory, names)
+        return 0
+
+    def _remove_all(self, index: OwnerIndex, directory: str, names: Sequence[str]) -> int:
+        deleted = 0
+        with contextlib.suppress(FileExistsError):  # left by a crash
+            self._files.create(directory, DELETING, b"{}")
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.remove(directory, name)
+                deleted += 1
+            index.forget(name)
+        with contextlib.suppress(FileNotFoundError):
             self._files.remove(directory, DELETING)
         return deleted
 
@@ -211,25 +212,48 @@ class PersistentTaskStore(TaskStore):
         """Remove expired files of all owners; see :meth:`TaskStore.purge`."""
         if cutoffs:
             self._check_removable()
-        opened_at = self._marks.opened_at()
-        cutoffs = {status: cutoff for status, cutoff in cutoffs.items() if opened_at <= cutoff}
+            self._marks.check_writable()
+            opened_at = self._marks.opened_at()
+            cutoffs = {status: cutoff for status, cutoff in cutoffs.items() if opened_at <= cutoff}
         deleted: list[TaskKey] = []
-        failed = 0
-        for account_id, user_id in self._indexes.owners():
-            index = self._indexes.of(account_id, user_id)
-            self._files.sweep(self._layout.owner_directory(account_id, user_id), index.other_names())
-            for summary in index.summaries() if cutoffs else ():
-                if not transitions.expired(summary.status, summary.updated_at, cutoffs):
-                    continue
-                if len(deleted) >= limit:
-                    return Purged(deleted, failed, more=True)
-                key = TaskKey(account_id, user_id, summary.task_id)
-                try:
-                    if self._delete_expired(key, cutoffs):
-                        deleted.append(key)
-                except TaskTrackerError:
-                    failed += 1
-        return Purged(deleted, failed, more=False)
+        failed: list[TaskTrackerError] = []
+        self._marks.sweep()
+        for account_id, user_id in self._indexes.owners(failed):
+            try:
+                more = self._purge_owner(account_id, user_id, cutoffs, limit, deleted, failed)
+            except StoreUnavailable as error:
+                if self._files.remote:
+                    raise  # nobody answers; the next owner would be waited for as long
+                failed.append(error)
+            else:
+                if more:
+                    return Purged(deleted, len(failed), more=True)
+        return Purged(deleted, len(failed), more=False)
+
+    def _purge_owner(
+        self,
+        account_id: str,
+        user_id: str,
+        cutoffs: Mapping[TaskStatus, float],
+        limit: int,
+        deleted: builtins.list[TaskKey],
+        failed: builtins.list[TaskTrackerError],
+    ) -> bool:
+        """Remove what is expired until ``limit`` records are ``deleted``; True if there was more."""
+        index = self._indexes.of(account_id, user_id)
+        self._files.sweep(self._layout.owner_directory(account_id, user_id), index.other_names())
+        for summary in index.summaries() if cutoffs else ():
+            if not transitions.expired(summary.status, summary.updated_at, cutoffs):
+                continue
+            if len(deleted) >= limit:
+                return True
+            key = TaskKey(account_id, user_id, summary.task_id)
+            try:
+                if self._delete_expired(key, cutoffs):
+                    deleted.append(key)
+            except TaskTrackerError as error:
+                failed.append(error)
+        return False
 
     def _check_removable(self) -> None:
         if not self._files.can_remove:
@@ -239,22 +263,32 @@ class PersistentTaskStore(TaskStore):
 
     def _delete_expired(self, key: TaskKey, cutoffs: Mapping[TaskStatus, float]) -> bool:
         directory, name = self._placed(key)
-        with self._writing(directory):
-            try:
-                record, _, _ = self._load(key)
-                if not transitions.expired(record.status, record.updated_at, cutoffs):
-                    return False  # another life of the same id
-                self._files.remove(directory, name)
-            except FileNotFoundError:
-                return False  # somebody else's sweep
-        return True
+        with contextlib.suppress(FileNotFoundError), self._writing(directory):
+            record, _, _ = self._load(key)
+            if transitions.expired(record.status, record.updated_at, cutoffs):
+                self._remove(key, directory, name)
+                return True
+        return False  # another life of the same id, or somebody else's sweep
 
     # ---- the pieces ------------------------------------------------------------------------------------
 
-    def _writing(self, directory: str) -> AbstractContextManager[None]:
+    def _writing(self, directory: str, *, make: bool = False) -> AbstractContextManager[None]:
         """Be the only writer of a user's directory, on a root that this store may write to."""
         self._marks.check_writable()
-        return self._files.exclusively(directory)
+        return self._files.exclusively(directory, make=make)
+
+    @contextlib.contextmanager
+    def _changing(self, key: TaskKey, directory: str) -> Iterator[None]:
+        """Be the only writer where a record is. Nothing is made for one that is not there."""
+        try:
+            with self._writing(directory):
+                yield
+        except FileNotFoundError as error:
+            raise _missing(key) from error
+
+    def _remove(self, key: TaskKey, directory: str, name: str) -> None:
+        self._files.remove(directory, name)
+        self._indexes.forget(key.account_id, key.user_id, name)
 
     def _create(self, directory: str, name: str, record: TaskRecord, data: bytes) -> Stored:
         if self._files.exists(directory, DELETING):
@@ -265,13 +299,13 @@ class PersistentTaskStore(TaskStore):
         if out_of_order(record.task_id, record.created_at):
             self._mark_unordered(directory)
         try:
-            signature = self._files.create(directory, name, data)
+            self._files.create(directory, name, data)
         except FileExistsError as error:
             raise TaskExists(
                 f"task {record.task_id} exists already; choose another id or leave it out"
             ) from error
         self._marks.note_opened()
-        return _stored(record, data, signature)
+        return Stored(record, FileVersion.of(data, None))
 
     def _mark_unordered(self, directory: str) -> None:
         """Say, before the record is there, that the times in this directory's names are not to be believed."""
@@ -288,7 +322,8 @@ class PersistentTaskStore(TaskStore):
     def _load(self, key: TaskKey) -> tuple[TaskRecord, FileVersion, int]:
         """Read and decode a record. Raises FileNotFoundError, CorruptRecord."""
         directory, name = self._layout.place(key)
-        tries = 1 if self._files.atomic else _TORN_TRIES
+        # Whether others write in place is not known: a client that refuses to replace is found out by writing.
+        tries = _TORN_TRIES if self._files.remote else 1
         while True:
             data, signature, settled = self._files.read(directory, name)
             tries -= 1
@@ -299,14 +334,15 @@ class PersistentTaskStore(TaskStore):
                 if not tries:
                     raise
             else:
-                return record, FileVersion(_digest(data), signature, settled), len(data)
+                return record, FileVersion.of(data, signature, settled), len(data)
 
     def _load_or_miss(self, key: TaskKey) -> tuple[TaskRecord, FileVersion]:
         """Read a record; a miss is confirmed by looking at the directory. Raises TaskNotFound."""
         try:
             record, version, _ = self._load(key)
-        except FileNotFoundError:
-            self._confirm_missing(key)
+        except FileNotFoundError as miss:
+            if not self._indexes.of(key.account_id, key.user_id).contains(self._layout.place(key)[1]):
+                raise _missing(key) from miss
             try:
                 record, version, _ = self._load(key)
             except FileNotFoundError as error:
@@ -315,21 +351,9 @@ class PersistentTaskStore(TaskStore):
                 ) from error
         return record, version
 
-    def _confirm_missing(self, key: TaskKey) -> None:
-        """Raise TaskNotFound unless the directory lists the record after all."""
-        _, name = self._layout.place(key)
-        if not self._indexes.of(key.account_id, key.user_id).contains(name):
-            raise _missing(key)
-
-    def _digest(self, key: TaskKey, directory: str, name: str) -> bytes:
-        try:
-            return _digest(self._files.read(directory, name).data)
-        except FileNotFoundError as error:
-            raise _missing(key) from error
-
     @staticmethod
-    def _compare(key: TaskKey, expected: Version, digest: bytes) -> None:
-        if not isinstance(expected, FileVersion) or expected.digest != digest:
+    def _compare(key: TaskKey, expected: Version, stored: FileVersion) -> None:
+        if not isinstance(expected, FileVersion) or expected.digest != stored.digest:
             raise VersionConflict(f"task {key.task_id} was changed meanwhile; read it again")
 
     def _users(self, account_id: str, user_id: str | None) -> Sequence[str]:
@@ -360,29 +384,6 @@ def open_persistent(options: StoreOptions) -> PersistentTaskStore:
         lock_timeout_seconds=options.lock_timeout_seconds,
         clock=options.clock,
     )
-
-
-def _backing(files: object, clock: Clock, durability: str, lock_timeout_seconds: float) -> Backing:
-    if not isinstance(files, (str, os.PathLike)):
-        return ClientFiles(files, clock, lock_timeout_seconds=lock_timeout_seconds)
-    root = os.fspath(files)
-    if not isinstance(root, str) or not root.strip() or "\0" in root:
-        raise SettingsError(f"root is {root!r}; give the path of a directory")
-    scheme, separator, rest = root.partition("://")
-    if separator and scheme != "file":
-        raise SettingsError(f"root is {root!r}; this version keeps records in local directories, give a path")
-    return LocalFiles(
-        rest if separator else root, clock, durability=durability, lock_timeout_seconds=lock_timeout_seconds
-    )
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def _stored(record: TaskRecord, data: bytes, signature: Signature | None) -> Stored:
-    # Never settled: the file is as young as can be.
-    return Stored(record, FileVersion(_digest(data), signature, settled=False))
 
 
 def _place(stored: Stored) -> Cursor:

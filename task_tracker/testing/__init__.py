@@ -60,5 +60,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = import_module(f"task_tracker.testing.{_HOMES[name]}")
     except ImportError as error:
-        raise ImportError(f"task_tracker.testing.{name} needs pytest and hypothesis; install both") from error
+        raise ImportError(
+            f"task_tracker.testing.{name} needs pytest and hypothesis; install 'durable-task-tracker[testing]'"
+        ) from error
     return getattr(module, name)

@@ -1,0 +1,192 @@
+"""What callers may import and how they may call it: changing any of this breaks somebody."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stores
+import task_tracker
+from task_tracker import TaskTracker, get_task_tracker, reset_task_tracker, set_task_tracker
+from task_tracker.store import LeaseStore, TaskStore
+from tests.core.support import OWNER, WatchedStore, in_threads
+
+ROOT = Path(__file__).parents[2]
+
+NAMES = [
+    "AmbiguousTask",
+    "AsyncTaskTracker",
+    "Attempt",
+    "CapabilityMissing",
+    "CorruptRecord",
+    "InvalidTaskId",
+    "InvalidTransition",
+    "LeaseHeld",
+    "LeaseLost",
+    "Retention",
+    "SettingsError",
+    "StorageConfig",
+    "StoreUnavailable",
+    "TaskExists",
+    "TaskKey",
+    "TaskNotFound",
+    "TaskPage",
+    "TaskRecord",
+    "TaskStatus",
+    "TaskTracker",
+    "TaskTrackerError",
+    "VersionConflict",
+    "get_task_tracker",
+    "reset_task_tracker",
+    "set_task_tracker",
+]
+# Positional ones in their order, `*`, keyword-only ones; "=" has a default.
+SIGNATURES = {
+    "create": "task_type resource_id= * account_id user_id task_id= meta= payload= private=",
+    "create_if_no_running": "task_type resource_id * account_id user_id",
+    "start": "task_id account_id= user_id= * stage=",
+    "update": "task_id account_id= user_id= * stage= progress= message=",
+    "update_stage": "task_id stage account_id= user_id=",
+    "complete": "task_id result= account_id= user_id= * resource_id=",
+    "fail": "task_id error account_id= user_id= * error_code=",
+    "cancel": "task_id account_id= user_id=",
+    "is_cancellation_requested": "task_id account_id= user_id=",
+    "mark_cancelled": "task_id account_id= user_id=",
+    "get": "task_id account_id= user_id=",
+    "list_tasks": "task_type= status= resource_id= limit= account_id= user_id= * before=",
+    "has_running": "task_type resource_id account_id= user_id=",
+    "wait": "task_id account_id= user_id= timeout= poll_interval=",
+    "delete": "task_id account_id= user_id=",
+    "delete_user_tasks": "account_id user_id",
+    "count": "",
+    "snapshot_counts_by_type": "",
+    "stats": "account_id user_id=",
+    "purge": "",
+    "start_cleanup_loop": "",
+    "stop_cleanup_loop": "",
+    "close": "",
+}
+
+
+def shape(method: Any) -> str:
+    words = []
+    keyword_only = False
+    for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            words.append("*")
+        words.append(name + ("" if parameter.default is inspect.Parameter.empty else "="))
+    return " ".join(words)
+
+
+def test_the_names_of_task_tracker() -> None:
+    assert task_tracker.__all__ == NAMES
+    for name in NAMES:
+        assert getattr(task_tracker, name).__name__ == name
+    with pytest.raises(AttributeError, match="module 'task_tracker' has no attribute 'nothing'"):
+        task_tracker.nothing  # noqa: B018
+
+
+def test_the_names_of_stores() -> None:
+    assert stores.__all__ == ["InMemoryTaskStore", "PersistentTaskStore"]
+    for name in stores.__all__:
+        assert issubclass(getattr(stores, name), TaskStore)
+    with pytest.raises(AttributeError, match="module 'stores' has no attribute 'nothing'"):
+        stores.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["task_tracker", "stores"])
+def test_everything_can_be_imported_with_a_star(module: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"from {module} import *", names)  # that is the question
+    assert sorted(names.keys() - {"__builtins__"}) == sorted(sys.modules[module].__all__)
+
+
+def test_the_methods_of_a_tracker_and_their_parameters() -> None:
+    methods = {
+        name: shape(value)
+        for name, value in vars(TaskTracker).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert methods == SIGNATURES
+
+
+def test_defaults_that_callers_rely_on() -> None:
+    assert inspect.signature(TaskTracker.list_tasks).parameters["limit"].default == 50
+    tracker = inspect.signature(TaskTracker).parameters
+    assert list(tracker) == ["store", "strict", "retention", "sweep_seconds", "max_cached", "clock"]
+    assert tracker["strict"].default is True
+    assert tracker["max_cached"].default == 10_000
+
+
+def test_the_seam_is_abstract() -> None:
+    for kind in (TaskStore, LeaseStore):
+        with pytest.raises(TypeError, match="abstract"):
+            kind()  # type: ignore[abstract]
+    assert TaskStore.__abstractmethods__ == {
+        *("create", "create_if_no_active", "update", "get", "list", "delete"),
+        *("has_active", "count", "delete_owner", "purge"),
+    }
+    assert LeaseStore.__abstractmethods__ - TaskStore.__abstractmethods__ == {
+        *("claim", "renew", "commit", "release", "end", "request_cancel", "expired", "take_over"),
+    }
+
+
+def test_a_store_that_holds_nothing_need_not_close() -> None:
+    TaskStore.close(WatchedStore())
+
+
+def test_what_is_imported_late_is_imported_when_asked_for() -> None:
+    program = (
+        "import sys, task_tracker\n"
+        "late = ('pydantic', 'pydantic_settings', 'task_tracker.config', 'stores')\n"
+        "print([name for name in late if name in sys.modules])\n"
+        "task_tracker.StorageConfig\n"
+        "print([name for name in late if name not in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["[]", "['stores']"], done.stderr
+
+
+# ---- the tracker of the process --------------------------------------------------------------------
+
+
+@pytest.fixture
+def _reset() -> Any:
+    yield
+    reset_task_tracker()
+
+
+@pytest.mark.usefixtures("_reset")
+def test_the_tracker_of_the_process_is_set_and_taken_away(store: WatchedStore) -> None:
+    with pytest.raises(RuntimeError, match=r"no task tracker is set up; call set_task_tracker\("):
+        get_task_tracker()
+    tracker = TaskTracker(store)
+    set_task_tracker(tracker)
+    assert get_task_tracker() is tracker
+    assert in_threads(*[get_task_tracker] * 4) == [tracker] * 4
+    other = TaskTracker()
+    set_task_tracker(other)
+    assert get_task_tracker() is other
+    assert store.closed == 0, "whoever made it closes it"
+    set_task_tracker(None)
+    with pytest.raises(RuntimeError):
+        get_task_tracker()
+    assert other.create("t", **OWNER).status == "pending"
+
+
+@pytest.mark.usefixtures("_reset")
+def test_resetting_closes_it(store: WatchedStore) -> None:
+    set_task_tracker(TaskTracker(store))
+    reset_task_tracker()
+    reset_task_tracker()
+    assert store.closed == 1
+    with pytest.raises(RuntimeError):
+        get_task_tracker()

@@ -1,0 +1,364 @@
+"""A server's own file client in place of a directory: what it must have, and the manners it may have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stores import PersistentTaskStore
+from stores.files.client import ClientFiles
+from task_tracker.clock import SYSTEM_CLOCK
+from task_tracker.errors import CapabilityMissing, SettingsError, StoreUnavailable
+from task_tracker.testing import MovingClient, PlainClient, RecordMaker, RemovingClient
+from tests.files.support import DIRECTORY, PATIENCE, in_thread, swap
+
+NAME = "task-1.json"
+PATH = f"{DIRECTORY}/{NAME}"
+
+
+def client_files(client: object, **options: Any) -> ClientFiles:
+    return ClientFiles(client, SYSTEM_CLOCK, **options)
+
+
+# ---- what it must be -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["read", "write", "ls", "mkdir"])
+def test_an_object_without_the_four_calls_is_no_client(missing: str) -> None:
+    client = SimpleNamespace(**{name: print for name in ("read", "write", "ls", "mkdir") if name != missing})
+    with pytest.raises(SettingsError, match=rf"SimpleNamespace is no file client: it has no {missing}\(\)"):
+        client_files(client)
+
+
+@pytest.mark.parametrize("method", ["read", "write", "ls", "mkdir"])
+def test_coroutine_functions_are_refused(method: str) -> None:
+    """[D084] They would be called and never awaited, and nothing would be written."""
+
+    async def call(*_: object) -> None:
+        raise AssertionError("never to be called")
+
+    client = PlainClient()
+    setattr(client, method, call)
+    with pytest.raises(
+        SettingsError, match=rf"{method}\(\) is a coroutine function; give the synchronous client"
+    ):
+        client_files(client)
+
+
+def test_answers_that_would_have_to_be_awaited_are_refused() -> None:
+    """[D084] Also from a plain function: nothing is taken for written, and no coroutine is left behind."""
+
+    async def later() -> bytes:
+        raise AssertionError("never to be awaited")
+
+    client = MovingClient()
+    files = client_files(client)
+    swap(client, read=lambda *_: later())
+    with pytest.raises(SettingsError, match=r"MovingClient\.read\(\) returned an awaitable"):
+        files.read(DIRECTORY, NAME)
+    with asyncio.Runner() as runner:
+        future = runner.get_loop().create_future()
+        swap(client, write=lambda *_: future)
+        with pytest.raises(SettingsError, match="returned an awaitable"):
+            files.replace(DIRECTORY, NAME, b"{}", final=False)
+        future.cancel()
+
+
+# ---- answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "data"),
+    [
+        (b"{}", b"{}"),
+        (bytearray(b"{}"), b"{}"),
+        (memoryview(b"{}"), b"{}"),
+        ('{"ä": 1}', '{"ä": 1}'.encode()),
+        ("\ud800", b"\xed\xa0\x80"),
+    ],
+)
+def test_files_come_as_bytes_or_text(answer: object, data: bytes) -> None:
+    client = PlainClient()
+    swap(client, read=lambda *_: answer)
+    assert client_files(client).read(DIRECTORY, NAME) == (data, None, False)
+
+
+@pytest.mark.parametrize("answer", [None, 7, {"content": "{}"}])
+def test_a_file_that_comes_as_something_else_is_trouble(answer: object) -> None:
+    client = PlainClient()
+    swap(client, read=lambda *_: answer)
+    with pytest.raises(StoreUnavailable, match=f"gave a {type(answer).__name__}, not bytes"):
+        client_files(client).read(DIRECTORY, NAME)
+
+
+def entries() -> Iterator[dict[str, Any]]:
+    yield {"name": "alice", "isDir": True}
+    yield {"name": "notes.txt", "isDir": False}
+
+
+@pytest.mark.parametrize(
+    ("answer", "names", "directories"),
+    [
+        (
+            [{"name": "alice", "isDir": True}, {"name": "x.json", "isDir": False}],
+            ["alice", "x.json"],
+            ["alice"],
+        ),
+        (
+            [{"name": "/local/acme/alice", "type": "directory"}, {"name": "f", "type": "file"}],
+            ["alice", "f"],
+            ["alice"],
+        ),
+        ([{"name": "alice", "type": "dir"}], ["alice"], ["alice"]),
+        (
+            [SimpleNamespace(name="alice", is_dir=True), SimpleNamespace(name="f", is_dir=False)],
+            ["alice", "f"],
+            ["alice"],
+        ),
+        ([SimpleNamespace(name="f", is_dir=lambda: False)], ["f"], []),
+        (["a@example.com", "bob/"], ["a@example.com", "bob"], ["a@example.com", "bob"]),
+        (("alice",), ["alice"], ["alice"]),
+        (entries(), ["alice", "notes.txt"], ["alice"]),
+        ([], [], []),
+    ],
+)
+def test_forms_of_listings(answer: Any, names: list[str], directories: list[str]) -> None:
+    held = list(answer)
+    client = PlainClient()
+    swap(client, ls=lambda *_: held)
+    files = client_files(client)
+    assert list(files.names(DIRECTORY)) == names
+    assert list(files.directories(DIRECTORY)) == directories
+
+
+@pytest.mark.parametrize("answer", [None, 7, "alice\nbob", b"alice", {"files": [{"name": "alice"}]}])
+def test_a_listing_in_another_form_is_trouble_and_not_an_empty_one(answer: object) -> None:
+    """[D071] An empty listing would mean that no task is running."""
+    client = MovingClient()
+    store = PersistentTaskStore(client)
+    swap(client, ls=lambda *_: answer)
+    with pytest.raises(StoreUnavailable, match=f"gave a {type(answer).__name__}; check its version"):
+        store.has_active("acme", "alice", "reindex", "docs")
+
+
+@pytest.mark.parametrize(("text", "outcome"), [("not found: /x", []), ("broken pipe", StoreUnavailable)])
+def test_a_listing_that_fails_while_it_is_walked(text: str, outcome: Any) -> None:
+    """[D071] A generator raises late; its errors mean the same."""
+
+    def broken(_: str) -> Iterator[dict[str, Any]]:
+        yield {"name": "alice"}
+        raise RuntimeError(text)
+
+    client = PlainClient()
+    swap(client, ls=broken)
+    files = client_files(client)
+    if isinstance(outcome, list):
+        assert list(files.names(DIRECTORY)) == outcome
+    else:
+        with pytest.raises(outcome, match=text):
+            files.names(DIRECTORY)
+
+
+def test_errors_keep_their_cause() -> None:
+    """[D071] What the client raised is the cause, whatever it was."""
+    client = MovingClient()
+    files = client_files(client)
+    with client.outage(), pytest.raises(StoreUnavailable, match="Connection refused") as caught:
+        files.read(DIRECTORY, NAME)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(FileNotFoundError) as missed:
+        files.read(DIRECTORY, NAME)
+    assert isinstance(missed.value.__cause__, RuntimeError)
+
+
+# ---- writing -------------------------------------------------------------------------------------------
+
+CLIENTS = [PlainClient, RemovingClient, MovingClient]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize(
+    "manners", [{}, {"typed_errors": True}, {"mkdir_refuses_existing": False}, {"write_makes_parents": True}]
+)
+def test_create_replace_and_remove(kind: type[PlainClient], manners: dict[str, bool]) -> None:
+    files = client_files(kind(**manners))
+    files.create(DIRECTORY, NAME, b"1")
+    with pytest.raises(FileExistsError):
+        files.create(DIRECTORY, NAME, b"2")
+    assert files.read(DIRECTORY, NAME).data == b"1"
+    files.replace(DIRECTORY, NAME, b"3", final=True)
+    assert files.read(DIRECTORY, NAME).data == b"3"
+    assert list(files.names(DIRECTORY)) == [NAME]
+    assert files.exists(DIRECTORY, NAME)
+    if files.can_remove:
+        files.remove(DIRECTORY, NAME)
+        assert not files.exists(DIRECTORY, NAME)
+    else:
+        with pytest.raises(CapabilityMissing, match=r"PlainClient has no rm\(\)"):
+            files.remove(DIRECTORY, NAME)
+
+
+def test_directories_are_made_once() -> None:
+    client = MovingClient()
+    files = client_files(client)
+    for number in range(3):
+        files.create(DIRECTORY, f"{number}.json", b"{}")
+    assert [path for name, path in client.calls if name == "mkdir"] == [
+        "/local",
+        "/local/acme",
+        "/local/acme/tasks",
+        "/local/acme/tasks/alice",
+    ]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_directory_that_could_not_be_made_is_made_at_the_next_try(
+    kind: type[PlainClient], nth: int
+) -> None:
+    """mkdir may say anything of a directory that is there, so its errors prove nothing; the write decides."""
+    client = kind()
+    make, calls = client.mkdir, 0
+
+    def mkdir(path: str) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            raise RuntimeError("timeout")
+        return make(path)
+
+    swap(client, mkdir=mkdir)
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"{}")
+    assert files.read(DIRECTORY, NAME).data == b"{}"
+
+
+@pytest.mark.parametrize("kind", [RemovingClient, MovingClient])
+def test_a_directory_removed_behind_our_back_is_made_again(kind: type[RemovingClient]) -> None:
+    client = kind()
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"1")
+    client.rm("/local/acme", recursive=True)
+    with pytest.raises(StoreUnavailable, match="its directory is gone"):
+        files.replace(DIRECTORY, NAME, b"2", final=False)
+    files.create(DIRECTORY, NAME, b"3")
+    assert files.read(DIRECTORY, NAME).data == b"3"
+
+
+def test_a_place_without_directories_is_unavailable() -> None:
+    """[D071] A mount that is missing: mkdir fails, the write fails, and nobody is told "not found"."""
+    client = MovingClient()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no such file or directory: /local")
+
+    swap(client, mkdir=refuse, write=refuse)
+    store = PersistentTaskStore(client)
+    with pytest.raises(StoreUnavailable, match="its directory is gone; look at the client's mounts"):
+        store.create(RecordMaker()())
+
+
+def test_many_directories_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[D096]"""
+    monkeypatch.setattr("stores.files.client._MAX_KNOWN_DIRECTORIES", 10)
+    files = client_files(MovingClient())
+    for number in range(50):
+        files.create(f"/local/acme/tasks/user-{number}", NAME, b"{}")
+    assert len(files._made) <= 14
+
+
+@pytest.mark.parametrize("call", ["write", "mv"])
+def test_a_failed_publication_leaves_the_old_record_and_no_temporary_file(call: str) -> None:
+    """[D073]"""
+    client = MovingClient()
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"old")
+    working = getattr(client, call)
+
+    def full(*_: object) -> None:
+        raise RuntimeError("no space left on device")
+
+    setattr(client, call, full)
+    with pytest.raises(StoreUnavailable, match="no space left on device"):
+        files.replace(DIRECTORY, NAME, b"new", final=False)
+    setattr(client, call, working)
+    assert list(files.names(DIRECTORY)) == [NAME]
+    assert files.read(DIRECTORY, NAME).data == b"old"
+    files.replace(DIRECTORY, NAME, b"new", final=False)
+    assert files.read(DIRECTORY, NAME).data == b"new"
+
+
+class MoverThatCannotRemove(PlainClient):
+    def mv(self, *_: str) -> None:
+        raise RuntimeError("no space left on device")
+
+
+def test_a_client_that_moves_and_cannot_remove_leaves_its_temporary_file() -> None:
+    """[D073] Nothing else can be done; listings ignore it."""
+    files = client_files(MoverThatCannotRemove())
+    with pytest.raises(StoreUnavailable, match="no space left on device"):
+        files.create(DIRECTORY, NAME, b"{}")
+    (name,) = files.names(DIRECTORY)
+    assert name.startswith(".tmp-")
+    assert files.signature(DIRECTORY, name) is None
+
+
+def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_error() -> None:
+    client = MovingClient()
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"old")
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("permission denied")
+
+    swap(client, mv=refuse, rm=refuse)
+    with pytest.raises(StoreUnavailable, match=r"cannot mv .*permission denied"):
+        files.replace(DIRECTORY, NAME, b"new", final=False)
+
+
+def test_a_move_that_does_not_replace_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    """AGFS's memfs: from then on records are written in place, and it is said once."""
+    client = MovingClient(mv_refuses_existing=True)
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"1")
+    with caplog.at_level(logging.WARNING, "task_tracker"):
+        files.replace(DIRECTORY, NAME, b"2", final=False)
+        files.replace(DIRECTORY, NAME, b"3", final=False)
+    assert not files.atomic
+    assert [getattr(entry, "event", None) for entry in caplog.records] == ["client_mv_refused"]
+    assert files.read(DIRECTORY, NAME).data == b"3"
+    assert list(files.names(DIRECTORY)) == [NAME]
+
+
+def test_threads_of_this_process_take_turns() -> None:
+    client = MovingClient()
+    files = client_files(client, lock_timeout_seconds=0.01)
+
+    def write() -> str:
+        with files.exclusively(DIRECTORY):
+            return "two writers at once"
+
+    with files.exclusively(DIRECTORY):
+        with in_thread(write) as answers:
+            pass
+        assert isinstance(answers[0], StoreUnavailable)
+        assert "by another thread for 0.01 seconds" in str(answers[0])
+        with files.exclusively(f"{DIRECTORY}x"):
+            pass  # another user's
+    with client_files(client, lock_timeout_seconds=PATIENCE).exclusively(DIRECTORY):
+        pass
+
+
+def test_nothing_is_swept_where_ages_are_not_known() -> None:
+    """[D074] A client does not tell how old a file is, so no temporary file is taken for a dead one's."""
+    client = MovingClient()
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"{}")
+    client.write(f"{DIRECTORY}/.tmp-00000000-1-00000000-0", b"")
+    files.sweep(DIRECTORY, files.names(DIRECTORY))
+    assert len(files.names(DIRECTORY)) == 2
