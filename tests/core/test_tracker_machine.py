@@ -50,7 +50,7 @@ class TwoTrackers(RuleBasedStateMachine):
         self.store = WatchedStore()
         self.trackers = [TaskTracker(self.store, clock=self.clock, max_cached=3) for _ in range(2)]
         for tracker in self.trackers:
-            tracker.access.outcomes.start = lambda delay=0.0: None  # type: ignore[method-assign]
+            tracker.access.outcomes.start = lambda delay_seconds=0.0: None  # type: ignore[method-assign]
         self.states: dict[str, str] = {}
         self.ended_at: dict[str, float] = {}
         self.gone: dict[str, str] = {}
