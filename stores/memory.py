@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 from task_tracker import transitions
 from task_tracker.codec import check_key
 from task_tracker.errors import SettingsError, TaskExists, TaskNotFound, VersionConflict
+from task_tracker.forks import renew_after_fork
 from task_tracker.listing import Listing, Summary
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import (
@@ -50,11 +51,16 @@ class InMemoryTaskStore(TaskStore):
         if max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records}")
         self._max_records = max_records
-        self._lock = threading.Lock()
+        self.renew()
+        renew_after_fork(self)
         self._records: dict[TaskKey, Stored] = {}
         self._accounts: dict[str, dict[str, Listing]] = {}
         self._last_version = 0
         self._shrink_beyond = max_records
+
+    def renew(self) -> None:
+        """Make new locks: a forked child has a copy of its own."""
+        self._lock = threading.Lock()
 
     def create(self, record: TaskRecord) -> Stored:
         """Store a new record; see :meth:`TaskStore.create`."""
@@ -184,7 +190,7 @@ class InMemoryTaskStore(TaskStore):
         stored = self._records.get(key)
         if stored is None:
             raise TaskNotFound(
-                f"no task {key.task_id} of {key.account_id}/{key.user_id}; it may have been deleted"
+                f"no task {key.task_id} of {key.account_id}/{key.user_id}; check the id and the owner"
             )
         return stored
 

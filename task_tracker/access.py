@@ -157,9 +157,12 @@ class RecordAccess:
                 if done is not None:
                     return done
             for _ in range(_CONFLICTS_BEFORE_GIVING_UP):
-                current = self.load(key)
+                # Asked even if the cache holds an end: the id may have been used again elsewhere.
+                current = self._ask(key, self.cache.get(key))
                 if current is None:
-                    raise TaskNotFound(f"no task {key.task_id}; it is unknown, deleted or somebody else's")
+                    raise TaskNotFound(
+                        f"no task {key.task_id}: unknown, deleted or somebody else's; check the id and the owner"
+                    )
                 changed = step(current.record)
                 if changed is current.record:
                     return changed

@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from task_tracker.errors import StoreUnavailable
+from task_tracker import endings
+from task_tracker.call_threads import CallThreads, Share
+from task_tracker.endings import Ending
+from task_tracker.errors import StoreUnavailable, TaskNotFound, TaskTrackerError
 from task_tracker.listing import TaskPage
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.tracker import TaskTracker
@@ -25,6 +29,8 @@ from task_tracker.waiting import Waiting
 __all__ = ["AsyncTaskTracker"]
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger("task_tracker")
 
 MAX_THREADS: Final = 16
 CALL_SECONDS: Final = 60.0
@@ -35,9 +41,12 @@ class AsyncTaskTracker:
     """Every method of :class:`TaskTracker` that may touch the store, awaited.
 
     Calls that the cache can answer return without a thread hop. The others run on at most ``max_threads``
-    threads of this object's own; one that has not returned after ``call_seconds`` raises StoreUnavailable
-    (a write may still land). When an ``await`` is cancelled, a write that was started is let to its end
-    before the cancellation goes on; one that was not started yet never is. A read is left alone at once.
+    threads of this object's own, of which a quarter may be busy with one task and half with one owner's
+    lists: what hangs does not take them all. A call that has not returned after ``call_seconds`` raises
+    StoreUnavailable (a write that has begun may still land; the outcome of a task is kept and tried again if
+    it has not). When an ``await`` is cancelled, a write that was started is let to its end before the
+    cancellation goes on; one that was not started yet never is, outcomes excepted. A read is left alone at
+    once. After :meth:`close`, calls raise RuntimeError.
     """
 
     def __init__(
@@ -55,8 +64,9 @@ class AsyncTaskTracker:
         self._max_threads = max_threads
         self._call_seconds = call_seconds
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: CallThreads | None = None
         self._pid = 0
+        self._closed = False
 
     @property
     def tracker(self) -> TaskTracker:
@@ -88,7 +98,8 @@ class AsyncTaskTracker:
                 meta=meta,
                 payload=payload,
                 private=private,
-            )
+            ),
+            self._of_owner(account_id, user_id),
         )
 
     async def create_if_no_running(
@@ -98,7 +109,8 @@ class AsyncTaskTracker:
         return await self._run(
             lambda: self._tracker.create_if_no_running(
                 task_type, resource_id, account_id=account_id, user_id=user_id
-            )
+            ),
+            self._of_owner(account_id, user_id),
         )
 
     # ---- working -------------------------------------------------------------------------------------
@@ -112,7 +124,9 @@ class AsyncTaskTracker:
         stage: str | None = None,
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.start`."""
-        return await self._run(lambda: self._tracker.start(task_id, account_id, user_id, stage=stage))
+        return await self._run(
+            lambda: self._tracker.start(task_id, account_id, user_id, stage=stage), self._of_task(task_id)
+        )
 
     async def update(
         self,
@@ -128,14 +142,17 @@ class AsyncTaskTracker:
         return await self._run(
             lambda: self._tracker.update(
                 task_id, account_id, user_id, stage=stage, progress=progress, message=message
-            )
+            ),
+            self._of_task(task_id),
         )
 
     async def update_stage(
         self, task_id: str, stage: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.update_stage`."""
-        return await self._run(lambda: self._tracker.update_stage(task_id, stage, account_id, user_id))
+        return await self._run(
+            lambda: self._tracker.update_stage(task_id, stage, account_id, user_id), self._of_task(task_id)
+        )
 
     async def complete(
         self,
@@ -147,8 +164,12 @@ class AsyncTaskTracker:
         resource_id: str | None = None,
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.complete`."""
-        return await self._run(
-            lambda: self._tracker.complete(task_id, result, account_id, user_id, resource_id=resource_id)
+        now = self._tracker.clock.now()
+        return await self._end(
+            lambda: endings.completion(task_id, result, now, resource_id=resource_id),
+            task_id,
+            account_id,
+            user_id,
         )
 
     async def fail(
@@ -161,8 +182,9 @@ class AsyncTaskTracker:
         error_code: str | None = None,
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.fail`."""
-        return await self._run(
-            lambda: self._tracker.fail(task_id, error, account_id, user_id, error_code=error_code)
+        now = self._tracker.clock.now()
+        return await self._end(
+            lambda: endings.failure(error, now, error_code=error_code), task_id, account_id, user_id
         )
 
     # ---- cancelling ----------------------------------------------------------------------------------
@@ -171,19 +193,25 @@ class AsyncTaskTracker:
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.cancel`."""
-        return await self._run(lambda: self._tracker.cancel(task_id, account_id, user_id))
+        return await self._run(
+            lambda: self._tracker.cancel(task_id, account_id, user_id), self._of_task(task_id)
+        )
 
     async def is_cancellation_requested(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> bool:
         """As :meth:`TaskTracker.is_cancellation_requested`."""
-        return await self._read(lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id))
+        return await self._read(
+            lambda: self._tracker.is_cancellation_requested(task_id, account_id, user_id),
+            self._of_task(task_id),
+        )
 
     async def mark_cancelled(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.mark_cancelled`."""
-        return await self._run(lambda: self._tracker.mark_cancelled(task_id, account_id, user_id))
+        now = self._tracker.clock.now()
+        return await self._end(lambda: endings.cancellation(now), task_id, account_id, user_id)
 
     # ---- asking --------------------------------------------------------------------------------------
 
@@ -191,10 +219,13 @@ class AsyncTaskTracker:
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
         """As :meth:`TaskTracker.get`."""
+        self._check_open()
         ended = self._tracker.access.ended(task_id, account_id, user_id)
         if ended is not None:
             return ended
-        return await self._read(lambda: self._tracker.get(task_id, account_id, user_id))
+        return await self._read(
+            lambda: self._tracker.get(task_id, account_id, user_id), self._of_task(task_id)
+        )
 
     async def list_tasks(
         self,
@@ -211,7 +242,8 @@ class AsyncTaskTracker:
         return await self._read(
             lambda: self._tracker.list_tasks(
                 task_type, status, resource_id, limit, account_id, user_id, before=before
-            )
+            ),
+            self._of_owner(account_id, user_id),
         )
 
     async def has_running(
@@ -223,7 +255,8 @@ class AsyncTaskTracker:
     ) -> bool:
         """As :meth:`TaskTracker.has_running`."""
         return await self._read(
-            lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id)
+            lambda: self._tracker.has_running(task_type, resource_id, account_id, user_id),
+            self._of_owner(account_id, user_id),
         )
 
     async def wait(
@@ -255,6 +288,7 @@ class AsyncTaskTracker:
         try:
             record = await self._read(
                 lambda: self._tracker.get(key.task_id, key.account_id, key.user_id),
+                self._of_task(key.task_id),
                 seconds=None if remaining is None else max(remaining, _SHORTEST_LOOK_SECONDS),
             )
         except StoreUnavailable as error:
@@ -272,17 +306,23 @@ class AsyncTaskTracker:
 
     async def stats(self, account_id: str, user_id: str | None = None) -> dict[str, dict[str, int]]:
         """As :meth:`TaskTracker.stats`."""
-        return await self._read(lambda: self._tracker.stats(account_id, user_id))
+        return await self._read(
+            lambda: self._tracker.stats(account_id, user_id), self._of_owner(account_id, user_id)
+        )
 
     # ---- deleting ------------------------------------------------------------------------------------
 
     async def delete(self, task_id: str, account_id: str | None = None, user_id: str | None = None) -> bool:
         """As :meth:`TaskTracker.delete`."""
-        return await self._run(lambda: self._tracker.delete(task_id, account_id, user_id))
+        return await self._run(
+            lambda: self._tracker.delete(task_id, account_id, user_id), self._of_task(task_id)
+        )
 
     async def delete_user_tasks(self, account_id: str, user_id: str) -> int:
         """As :meth:`TaskTracker.delete_user_tasks`."""
-        return await self._run(lambda: self._tracker.delete_user_tasks(account_id, user_id))
+        return await self._run(
+            lambda: self._tracker.delete_user_tasks(account_id, user_id), self._of_owner(account_id, user_id)
+        )
 
     async def purge(self) -> int:
         """As :meth:`TaskTracker.purge`."""
@@ -299,11 +339,22 @@ class AsyncTaskTracker:
         self._tracker.stop_cleanup_loop()
 
     def close(self) -> None:
-        """Wait for calls under way, end the threads and close the tracker. Twice is safe."""
+        """Wait for calls under way, ``call_seconds`` at most, end the threads, close the tracker. Twice is safe."""
         with self._lock:
+            self._closed = True
             pool, self._pool = self._pool, None
+            if self._pid != os.getpid():
+                pool = None
         if pool is not None:
-            pool.shutdown()
+            hanging = pool.close(self._call_seconds, self._tracker.clock.monotonic)
+            if hanging:
+                _log.warning(
+                    "%d call%s not returned within %s seconds; closing without waiting any longer",
+                    hanging,
+                    " has" if hanging == 1 else "s have",
+                    self._call_seconds,
+                    extra={"event": "calls_left_behind"},
+                )
         self._tracker.close()
 
     async def aclose(self) -> None:
@@ -322,31 +373,86 @@ class AsyncTaskTracker:
 
     # ---- how a call is made --------------------------------------------------------------------------
 
-    async def _read(self, call: Callable[[], _T], *, seconds: float | None = None) -> _T:
-        return await self._run(call, seconds=seconds, settle=False)
+    async def _read(self, call: Callable[[], _T], share: Share | None, *, seconds: float | None = None) -> _T:
+        return await self._run(call, share, seconds=seconds, settle=False)
 
-    async def _run(self, call: Callable[[], _T], *, seconds: float | None = None, settle: bool = True) -> _T:
+    async def _end(
+        self, make: Callable[[], Ending], task_id: str, account_id: str | None, user_id: str | None
+    ) -> TaskRecord | None:
+        return await self._run(
+            lambda: self._tracker._end(make(), task_id, account_id, user_id),
+            self._of_task(task_id),
+            instead=lambda: self._keep(make(), task_id, account_id, user_id),
+        )
+
+    async def _run(
+        self,
+        call: Callable[[], _T],
+        share: Share | None = None,
+        *,
+        seconds: float | None = None,
+        settle: bool = True,
+        instead: Callable[[], str] = lambda: "try again",
+    ) -> _T:
+        """Run ``call`` on a thread. ``instead`` is for one that did not begin: do something else, and say what."""
+        self._check_open()
         if not self._tracker.store.blocking:
             return call()
         limit = self._call_seconds if seconds is None else min(seconds, self._call_seconds)
         context = contextvars.copy_context()
-        started = self._threads().submit(context.run, call)
-        future = asyncio.wrap_future(started)
+        threads = self._threads()
+        started = threads.submit(partial(context.run, call), share)
+        future: asyncio.Future[_T] = asyncio.wrap_future(started)
         future.add_done_callback(_look_at)
         deadline = self._tracker.clock.monotonic() + limit
         try:
             done, _ = await asyncio.wait({future}, timeout=limit)
         except asyncio.CancelledError:
-            if not started.cancel() and settle:
+            if threads.withdraw(started):
+                with contextlib.suppress(
+                    ValueError, TypeError, TaskTrackerError
+                ):  # it would have been refused
+                    instead()
+            elif settle:
                 await self._settle(future, deadline)
             raise
-        if not done:
-            started.cancel()
+        if done:
+            return future.result()
+        if threads.withdraw(started):
             raise StoreUnavailable(
-                f"the store has not answered within {limit} seconds; "
-                "what was begun may still take effect, ask again"
+                f"no thread was free within {limit} seconds, the call did not begin; {instead()}"
             )
-        return future.result()
+        raise StoreUnavailable(
+            f"the store has not answered within {limit} seconds; what was begun may still take effect, ask again"
+        )
+
+    def _keep(self, ending: Ending, task_id: str, account_id: str | None, user_id: str | None) -> str:
+        """Keep an ending that did not begin, as if the store had been away; return what became of it."""
+        try:
+            key = self._tracker.access.resolve_to_write(task_id, account_id, user_id)
+        except TaskNotFound:
+            return "try again"
+        if self._tracker._keep(ending, key):
+            return (
+                f"the outcome of task {task_id} is kept and tried again in the background as long as this "
+                "process lives"
+            )
+        if self._tracker.access.outcomes.waits(key):
+            return (
+                f"an earlier outcome of task {task_id} waits for the store and will win; this one was not kept, "
+                "ask again once the store answers"
+            )
+        return "try again"
+
+    def _of_task(self, task_id: str) -> Share:
+        return Share(("task", task_id), max(1, self._max_threads // 4))
+
+    def _of_owner(self, account_id: str | None, user_id: str | None) -> Share:
+        return Share(("owner", account_id, user_id), max(1, self._max_threads // 2))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this AsyncTaskTracker is closed; build a new one")
 
     async def _settle(self, future: asyncio.Future[_T], deadline: float) -> None:
         """Let a started call come to its end, however often the waiting is cancelled."""
@@ -357,12 +463,13 @@ class AsyncTaskTracker:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({future}, timeout=remaining)
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> CallThreads:
         with self._lock:
+            self._check_open()
             if self._pool is None or self._pid != os.getpid():
                 # After a fork the pool's threads are the parent's.
                 self._pid = os.getpid()
-                self._pool = ThreadPoolExecutor(self._max_threads, thread_name_prefix="task_tracker call")
+                self._pool = CallThreads(self._max_threads)
             return self._pool
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Container, Iterator, Mapping
 
 from task_tracker import transitions
+from task_tracker.forks import renew_after_fork
 from task_tracker.listing import TaskPage
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Query, Stored
@@ -28,7 +29,8 @@ class TaskCache:
         if max_records < 1:
             raise ValueError(f"max_cached must be at least 1, not {max_records}")
         self._max_records = max_records
-        self._lock = threading.Lock()
+        self.renew()
+        renew_after_fork(self)
         self._ended: dict[TaskKey, Stored] = {}
         self._active: dict[TaskKey, Stored] = {}
         self._owners: dict[str, tuple[TaskKey, ...]] = {}
@@ -36,6 +38,10 @@ class TaskCache:
         self._dropped: dict[TaskKey, int] = {}
         self._dropped_unnamed = 0
         self._drops = 0
+
+    def renew(self) -> None:
+        """Make new locks."""
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the number of records held."""

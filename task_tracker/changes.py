@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
 
 __all__ = ["Changes"]
@@ -18,6 +19,11 @@ class Changes:
     """Calls back when a task was written by this process. Thread-safe; callbacks must not block."""
 
     def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make new locks and forget who waits: in a forked child nobody does."""
         self._lock = threading.Lock()
         self._callbacks: dict[TaskKey, list[Callable[[], None]]] = {}
 

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import Final, Protocol
 
+from task_tracker.forks import renew_after_fork
+
 __all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "is_generated_id", "time_of_id", "uuid7_text", "wall_ns"]
 
 _SUB_MILLISECOND_STEPS: Final = (
@@ -77,8 +79,12 @@ class _IdSequence:
     """UUIDv7 that grow within this process, even while the clock stands still or steps back a little."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._last = (0, 0)
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
 
     def next(self, at: float) -> str:
         milliseconds, fraction = divmod(at * 1000, 1)

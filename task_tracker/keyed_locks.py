@@ -10,6 +10,8 @@ import threading
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
 
+from task_tracker.forks import renew_after_fork
+
 __all__ = ["KeyedLocks"]
 
 
@@ -36,6 +38,11 @@ class KeyedLocks:
     """Mutual exclusion per key among the threads of this process. Not re-entrant."""
 
     def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew: in a forked child nobody holds anything."""
         self._guard = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
         self._users: dict[Hashable, int] = {}

@@ -15,6 +15,7 @@ from typing import Final
 from task_tracker.clock import Clock
 from task_tracker.duty import Duty
 from task_tracker.errors import CorruptRecord, InvalidTransition, StoreUnavailable, TaskNotFound
+from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
 
 __all__ = ["PendingOutcomes"]
@@ -32,9 +33,15 @@ class PendingOutcomes(Duty):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__("outcome retry", clock)
-        self._lock = threading.Lock()
+        self.renew()
+        renew_after_fork(self)
         self._pending: dict[TaskKey, Callable[[], object]] = {}
         self._pause = _FIRST_PAUSE_SECONDS
+
+    def renew(self) -> None:
+        """Make new locks and leave what waits to the parent, which has the thread that tries it."""
+        self._lock = threading.Lock()
+        self._pending = {}
 
     def __len__(self) -> int:
         """Return the number of outcomes that wait."""

@@ -21,6 +21,11 @@ __all__ = ["ACTIVE", "TERMINAL", "Attempt", "TaskKey", "TaskRecord", "TaskStatus
 
 JSON_NULL: Final = b"null"
 
+FREE_TEXTS: Final = ("error", "stage", "message", "hook_error", "error_code")
+"""Fields with text that somebody wrote, which may hold credentials: masked when shown and when a task ends."""
+FREE_VALUES: Final = ("result", "meta", "payload", "history")
+"""Fields with JSON, encoded in ``<name>_json``, for which the same holds."""
+
 
 class TaskStatus(StrEnum):
     """The six states of a task.
@@ -188,26 +193,27 @@ class TaskRecord:
             "created_at": self.created_at,
             "updated_at": self.updated_at,
             "resource_id": self.resource_id,
-            "result": redact_value(self.result),
-            # Files of other writers were redacted by other rules, or by none.
-            "error": redact_text(self.error) if self.error else self.error,
+            "result": None,  # in this place; the value comes below
+            "error": self.error,
         }
         for name in _PUBLIC_EXTENSIONS:
             value = getattr(self, name)
             if value is not None:
                 view[name] = value
-        if self.meta_json is not None:
-            view["meta"] = redact_value(self.meta)
-        if self.payload_json is not None:
-            view["payload"] = redact_value(self.payload)
+        for name in FREE_TEXTS:
+            # Files of other writers were redacted by other rules, or by none.
+            if view.get(name):
+                view[name] = redact_text(view[name])
+        for name in FREE_VALUES:
+            encoded = getattr(self, f"{name}_json")
+            if encoded is not None:
+                view[name] = redact_value(orjson.loads(encoded))
         if self.attempt is not None:
             view["attempt"] = {
                 "epoch": self.attempt.epoch,
                 "holder": self.attempt.holder,
                 "count": self.attempt.count,
             }
-        if self.history_json is not None:
-            view["history"] = self.history
         view["created_at_iso"] = _iso(self.created_at)
         view["updated_at_iso"] = _iso(self.updated_at)
         return view

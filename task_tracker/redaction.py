@@ -9,24 +9,40 @@ Every pattern takes linear time: a repeat starts only where a run starts, or has
 has read.
 """
 
+from __future__ import annotations
+
 import re
 from functools import cache, lru_cache
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+__all__ = [
+    "JSON",
+    "MAX_ERROR_CHARS",
+    "REDACTED",
+    "SENSITIVE_KEYS",
+    "clean_text",
+    "is_sensitive_key",
+    "redact_error",
+    "redact_text",
+    "redact_value",
+]
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
-MAX_ERROR_CHARS = 500  # of an error that are kept, from DESIGN.md section 4
-REDACTED = "[REDACTED]"
+MAX_ERROR_CHARS: Final = 500  # of an error that are kept; what the stored format allows
+REDACTED: Final = "[REDACTED]"
 
-_TRUNCATED = "... [truncated]"
-_WINDOW_CHARS = 65_536  # of a huge error that are read; what they hold fills 500 characters in practice
-_EDGE_CHARS = 512  # more than any pattern below reads before it knows a secret; _USERINFO reads 320
-_REMEMBERED_CHARS = 64  # names of keys come again and again; longer ones are not worth remembering
-_MAX_ROUNDS = 8  # two are the rule: one that masks, one that finds nothing more
+_TRUNCATED: Final = "... [truncated]"
+_WINDOW_CHARS: Final = (
+    65_536  # of a huge error that are read; what they hold fills 500 characters in practice
+)
+_EDGE_CHARS: Final = 512  # more than any pattern below reads before it knows a secret; _USERINFO reads 320
+_REMEMBERED_CHARS: Final = 64  # names of keys come again and again; longer ones are not worth remembering
+_MAX_ROUNDS: Final = 8  # two are the rule: one that masks, one that finds nothing more
 
 # Lower case, without "-", "_", "." and spaces. Headers: RFC 9110 and 6265; OAuth: RFC 6749, OpenID Connect;
 # user_key and root_api_key: OpenViking's server.
-SENSITIVE_KEYS = frozenset(
+SENSITIVE_KEYS: Final = frozenset(
     {
         *("password", "passwd", "pwd", "passphrase", "passcode", "dbpass", "userpass"),
         *("secret", "clientsecret", "secretkey", "secretaccesskey", "awssecretaccesskey"),
@@ -37,36 +53,38 @@ SENSITIVE_KEYS = frozenset(
     }
 )
 # Also at the end of a longer name: DB_PASSWORD, openai_api_key, X-Amz-Security-Token, "\npassword" in a repr.
-_SENSITIVE_ENDINGS = (
+_SENSITIVE_ENDINGS: Final = (
     *("password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "accountkey"),
     *("secretkey", "privatekey", "authorization", "cookie", "credential", "credentials"),
 )
 # Tokens that are no credentials: paging, tokenizers, prices per token, fences.
-_HARMLESS_TOKEN = re.compile(
+_HARMLESS_TOKEN: Final = re.compile(
     r"(?:next|page|continuation|sync|eos|bos|pad|unk|sep|cls|mask|special|stop|first|last|(?<!su)per"
     r"|fencing|lease|cancel|cancellation|idempotency)token\Z"
 )
-_DROPPED = str.maketrans("", "", "-_. ")
+_DROPPED: Final = str.maketrans("", "", "-_. ")
 
-_UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")  # PostgreSQL's text refuses the first, UTF-8 the others
+_UNSTORABLE: Final = re.compile(
+    "[\\x00\\ud800-\\udfff]"
+)  # PostgreSQL's text refuses the first, UTF-8 the others
 
 # Where a credential may start: after no letter or digit, or after an escape such as \n, %3D or \u0026.
-_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
-_MARK = re.escape(REDACTED)
+_START: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
+_MARK: Final = re.escape(REDACTED)
 # An unquoted value. It ends at space, a quote or CJK punctuation; at another delimiter only if something
 # else seems to start there, so that "a,b" is one password.
-_END = r"\s\"'`\u201c\u201d\u3000-\u303f\uff00-\uff1f"
-_BARE = (
+_END: Final = r"\s\"'`\u201c\u201d\u3000-\u303f\uff00-\uff1f"
+_BARE: Final = (
     rf"(?:{_MARK}|[^{_END}\\,;&)\]}}>]|\\(?![\"'`])"
     rf"|[,;&)\]}}>](?![{_END}\\,;&)\]}}>]|\Z|[\w.-]{{1,40}}[=:]))+"
 )
 
 # RFC 7468, RFC 4880 (PGP) and RFC 4716 (four dashes and a space). Without an END the rest is key material.
-_PEM = r"(?s)-{4,5} ?BEGIN [A-Z0-9 ]{1,64}-{4,5}.*?(?:-{4,5} ?END [A-Z0-9 ]{1,64}-{4,5}|\Z)"
+_PEM: Final = r"(?s)-{4,5} ?BEGIN [A-Z0-9 ]{1,64}-{4,5}.*?(?:-{4,5} ?END [A-Z0-9 ]{1,64}-{4,5}|\Z)"
 
 # Prefixes from the vendors' documentation and from the rules of gitleaks (config/gitleaks.toml). The lengths
 # are below the real ones, so that a key cut by somebody else is masked too: they tell a key from a word.
-_VENDOR_KEY = (
+_VENDOR_KEY: Final = (
     rf"(?a){_START}(?:"
     r"eyJ(?:[\w=-]{13,}|[\w=-]{3,12}\.[\w-]{3,})(?:\.[\w-]*){0,4}"  # JWT (RFC 7519): base64url of '{"'
     r"|sk-(?:ant-|proj-|or-|(?=[a-z]{16})|(?=[a-z_-]{0,80}[A-Z0-9]))[\w-]{8,}"  # OpenAI, Anthropic, ...
@@ -84,18 +102,18 @@ _VENDOR_KEY = (
     r")[\w-]*"
 )
 
-_GAP = r"(?:\s{1,4}|%20|\+)"
+_GAP: Final = r"(?:\s{1,4}|%20|\+)"
 # RFC 7616: named values, one of them a response that can be attacked offline; so the rest of the line goes.
-_DIGEST = rf"{_START}((?i:digest){_GAP})(?=\w{{1,20}}=[^\r\n]{{0,400}}nonce=)[^\r\n]+"
+_DIGEST: Final = rf"{_START}((?i:digest){_GAP})(?=\w{{1,20}}=[^\r\n]{{0,400}}nonce=)[^\r\n]+"
 # RFC 6750. Not the word in prose ("bearer of", "Bearer token expired"), not a challenge ("Bearer realm=").
-_BEARER = (
+_BEARER: Final = (
     rf"{_START}((?i:bearer){_GAP})"
     r"(?!(?:[A-Za-z]?[a-z]{0,8}|[A-Z]{2,9}|(?i:authentication|authorization|credentials?))"
     r"[\"'.,;:!?)\]}]*(?:\s|\Z)|(?:realm|scope|error\w{0,12})=)"
     rf"(?=[\w.~+/\[-]){_BARE}"
 )
 # RFC 7617: base64 has letters of both cases; a plain or CamelCase word is prose ("Basic HttpClient2").
-_BASIC = (
+_BASIC: Final = (
     rf"(?a){_START}((?i:basic){_GAP})"
     r"(?![A-Z]{0,5}[a-z]{2,}(?:\d?[A-Z]{1,4}[a-z]{2,}){0,3}[A-Z]{0,4}\d?(?![\w+/=-]))"
     r"(?:(?=[A-Za-z0-9+/]*=)|(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z]))[A-Za-z0-9+/]{8,}={0,2}"
@@ -103,14 +121,14 @@ _BASIC = (
 
 # Userinfo of RFC 3986. A password that nobody encoded may hold "@/?#"; ":8080/" is a port, and
 # git@host:path needs no password. At the end of the text the "@" may be missing, since somebody cut it off.
-_URL_PASSWORD = (
+_URL_PASSWORD: Final = (
     r"(://(?!git@)[^\s/?#:\[\]\"'<>]*:)(?:"
     r"[^\s/\"'<>]+(?=@)"
     r"|(?!\d{1,5}/|//)(?:(?!://)[^\s\"'<>])+(?=@)"
     r"|(?!\d{1,5}(?:\W|\Z)|port\b|//|[{<$%])(?:(?!://)[^\s\"'<>])+\Z)"
 )
 # The same without a scheme, "admin:pw@db:5432". Not "mailto:me@example.org", nor an image's "tag@sha256:...".
-_USERINFO = (
+_USERINFO: Final = (
     r"(?<![\w.%+@/:-])"
     r"(?!(?i:mailto|e-?mail|from|to|b?cc|sips?|xmpp|acct|user|group|member|principal|serviceaccount|owner"
     r"|author|contact|debug|info|warning|error|critical)"
@@ -119,7 +137,7 @@ _USERINFO = (
 )
 
 # Names too common to be believed without a long value with a digit. S3, Google and Azure sign URLs so.
-_WEAK_PAIR = (
+_WEAK_PAIR: Final = (
     rf"(?a){_START}"
     r"((?i:sig|signature|sk|auth)\\*[\"']?[ \t]{0,2}(?:[=:]|%3[ADad])[ \t]{0,2}\\*[\"']?)"
     r"(?=[A-Za-z_+/=%.~-]{0,80}\d)[\w+/=%.~-]{16,}"
@@ -128,7 +146,7 @@ _WEAK_PAIR = (
 # What to mask, and by what: only if one of the hints, in lower case, is in the text, since `in` is far faster;
 # and compiled at first use, to keep the import cheap.
 _compiled = cache(re.compile)
-_RULES = (
+_RULES: Final = (
     (("begin ",), _PEM, REDACTED),
     (("",), _VENDOR_KEY, REDACTED),
     (("digest",), _DIGEST, rf"\1{REDACTED}"),
@@ -138,33 +156,36 @@ _RULES = (
     (("@",), _USERINFO, rf"\1{REDACTED}"),
     (("sig", "sk", "auth"), _WEAK_PAIR, rf"\1{REDACTED}"),
 )
-_NAME_HINTS = ("pass", "pwd", "secret", "token", "key", "auth", "cookie", "credential", "bearer")
+_NAME_HINTS: Final = ("pass", "pwd", "secret", "token", "key", "auth", "cookie", "credential", "bearer")
 
 # A name, then "=", ":", "=>", ":=" or an encoded one; or "--name value" and ('name', 'value'), as in the
 # argv and the raw headers that errors quote. Not what a parser says: "unexpected token: (".
-_NAME = re.compile(
+_NAME: Final = re.compile(
     r"(?<![\w.-])(?<!nexpected )(?:(?P<name>(?:(?i:api|access|secret|private) )?[\w.-]+)"
     r"\\*(?P<quote>[\"']?)\]?[ \t]{0,4}(?:=>|:=|[=:\uff1a](?![=:]|//)|%(?:25)?3[ADad])[ \t]{0,4}"
     r"|(?P<item>--[\w.-]+|(?:(?<=[(\[][\"'])|(?<=[(\[]b[\"']))[\w-]+(?=[\"'],))[\"']?,?[ ]{1,4}(?=\S))"
 )
-_QUOTED = re.compile(
+_QUOTED: Final = re.compile(
     r"[bBfFrRuU]{0,2}(?P<quote>\\*[\"'`])(?!(?P=quote))(?P<body>.*?)(?:(?<!\\)(?P=quote)|\Z)", re.DOTALL
 )
-_UNQUOTED = re.compile(_BARE)
-_SCHEME = re.compile(r"(?:bearer|basic|apikey|negotiate|ntlm)[ \t]{1,4}(?=\S)", re.IGNORECASE)
-_LINE_NAMES = ("authorization", "cookie")  # unquoted, their values have spaces, up to the end of the line
-_LINE = re.compile(r"[^\r\n]+")
-_LINE_IN_QUOTES = re.compile(r"[^\r\n\"']+")
+_UNQUOTED: Final = re.compile(_BARE)
+_SCHEME: Final = re.compile(r"(?:bearer|basic|apikey|negotiate|ntlm)[ \t]{1,4}(?=\S)", re.IGNORECASE)
+_LINE_NAMES: Final = (
+    "authorization",
+    "cookie",
+)  # unquoted, their values have spaces, up to the end of the line
+_LINE: Final = re.compile(r"[^\r\n]+")
+_LINE_IN_QUOTES: Final = re.compile(r"[^\r\n\"']+")
 # What stands after a name without being its value: literals, types, and what validators say.
-_PROSE = re.compile(
+_PROSE: Final = re.compile(
     r"(?:none|null|nil|true|false|undefined|str|bytes|int|bool)(?=[\s,;&)\]}>]|\Z)"
     r"|(?:field|input|value|must|should|is|are|was|has|not|no|missing|required|invalid|expired|expected"
     r"|cannot|failed|denied)(?=[.,;:)]?(?:\s|\Z))",
     re.IGNORECASE,
 )
-_BRACKETED = re.compile(rf"(?!{_MARK})(?:[A-Za-z_][\w.]*)?[(\[{{]")  # (...), {...}, SecretStr(...)
-_BRACKET = re.compile(r"([\"'])(?:\\.|(?!\1)[^\\])*(?:\1|\\?\Z)|[()\[\]{}]", re.DOTALL)
-_DEPTH = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+_BRACKETED: Final = re.compile(rf"(?!{_MARK})(?:[A-Za-z_][\w.]*)?[(\[{{]")  # (...), {...}, SecretStr(...)
+_BRACKET: Final = re.compile(r"([\"'])(?:\\.|(?!\1)[^\\])*(?:\1|\\?\Z)|[()\[\]{}]", re.DOTALL)
+_DEPTH: Final = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 def redact_text(text: str) -> str:

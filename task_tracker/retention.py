@@ -14,7 +14,7 @@ from typing import Final
 from task_tracker.cache import TaskCache
 from task_tracker.clock import Clock
 from task_tracker.duty import Duty
-from task_tracker.errors import SettingsError
+from task_tracker.errors import CapabilityMissing, SettingsError
 from task_tracker.records import TaskStatus
 from task_tracker.store import TaskStore
 
@@ -78,9 +78,13 @@ class RetentionSweep(Duty):
         self._retention = retention
         self.sweep_seconds = sweep_seconds
 
-    def run_once(self) -> float:
-        """Sweep once; return the pause until the next sweep."""
-        self.sweep()
+    def run_once(self) -> float | None:
+        """Sweep once; return the pause until the next sweep, None if this store can delete nothing."""
+        try:
+            self.sweep()
+        except CapabilityMissing as error:
+            _log.warning("nothing will ever be deleted: %s", error, extra={"event": "retention_impossible"})
+            return None
         return self.sweep_seconds
 
     def on_error(self) -> float:

@@ -17,14 +17,15 @@ import base64
 import dataclasses
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar, NamedTuple
 
 import orjson
 
 from task_tracker.clock import SYSTEM_CLOCK, Clock
-from task_tracker.errors import CorruptRecord
-from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.errors import CapabilityMissing, CorruptRecord
+from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
 
 __all__ = [
     "Capabilities",
@@ -40,6 +41,7 @@ __all__ = [
     "TaskStore",
     "Unchanged",
     "Version",
+    "Workload",
 ]
 
 Version = object
@@ -218,7 +220,9 @@ class TaskStore(ABC):
 
         With ``expected`` the stored version must be that one, else VersionConflict and nothing is written.
         ``expected=None`` is last-write-wins, and all that a store without ``compare_and_set`` takes
-        (CapabilityMissing otherwise). Raises TaskNotFound if the record is gone: an update never
+        (CapabilityMissing otherwise). A LeaseStore claims, compares, writes and gives back in this one call,
+        without counting an attempt; it raises LeaseHeld while a live process holds the task. Raises
+        TaskNotFound if the record is gone: an update never
         re-creates. A crash at any instant leaves the old record or the new one.
         """
 
@@ -261,6 +265,23 @@ class TaskStore(ABC):
         Raises StoreUnavailable rather than answer False without having looked.
         """
 
+    def find_active(
+        self, account_id: str, user_id: str, task_type: str, resource_id: str | None
+    ) -> Stored | None:
+        """Return the newest active record of this kind, for whoever was told that there is one; None if not.
+
+        Raises as ``list``. Stores that can ask for it directly override this.
+        """
+        found = [
+            stored
+            for status in ACTIVE
+            for stored in self.list(
+                Query(account_id, user_id, task_type, status, resource_id, limit=None)
+            ).items
+            if stored.record.resource_id == resource_id
+        ]
+        return max(found, key=lambda stored: Cursor.of(stored.record), default=None)
+
     @abstractmethod
     def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
         """Return how many records there are, as ``{task_type: {status: number}}``."""
@@ -272,8 +293,9 @@ class TaskStore(ABC):
         """Delete all records of an owner; return how many.
 
         Raises InvalidTransition with the ``task_ids`` that are active, having deleted nothing. From its
-        check to its end no task can be created for the owner (exact where ``compare_and_set`` is promised);
-        after a crash half-way that stays so until it is called again and ends.
+        check to its end no task can be created for the owner (exact where ``compare_and_set`` is promised; a
+        ``create`` that is under way when it begins is refused, or its record survives); after a crash half-way
+        that stays so until it is called again and ends.
         """
 
     @abstractmethod
@@ -284,6 +306,15 @@ class TaskStore(ABC):
         up again in the next pass. A store whose records outlive the process deletes nothing whose cut-off is
         earlier than the moment at which this library first opened it. Also removes what crashes left.
         """
+
+    def watch(self, on_change: Callable[[TaskKey], None]) -> AbstractContextManager[None]:
+        """Have ``on_change`` called, in a thread of the store's, for changes by anybody while the block runs.
+
+        A hint: one may be missing, or come twice. Raises CapabilityMissing without ``watch``.
+        """
+        raise CapabilityMissing(
+            f"{type(self).__name__} does not announce changes; poll with get(known=...), as TaskTracker.wait does"
+        )
 
     def close(self) -> None:  # noqa: B027  # most stores hold nothing
         """Let go of everything held outside the process. Calls after it may raise. Twice is safe."""
@@ -300,11 +331,17 @@ class Lease:
     """
 
     key: TaskKey
+    created_at: float
     epoch: int
     token: str = dataclasses.field(repr=False)
     holder: str
     lost: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
     cancel_requested: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """What handlers compare: (created_at in microseconds, epoch). An id may be used again, this pair never is."""
+        return round(self.created_at * 1_000_000), self.epoch
 
 
 class Expired(NamedTuple):
@@ -317,6 +354,15 @@ class Expired(NamedTuple):
     holder: str | None
     heartbeat_age_seconds: float
     evidence: object
+
+
+class Workload(NamedTuple):
+    """What waits and what runs, over all accounts. Ages are seconds by the store's clock, 0 if there is none."""
+
+    waiting: int
+    running: int
+    oldest_waiting_seconds: float
+    oldest_running_seconds: float
 
 
 class LeaseStore(TaskStore):
@@ -338,14 +384,17 @@ class LeaseStore(TaskStore):
         *,
         holder: str,
         task_types: Sequence[tuple[str, int]] = (),
+        max_running: Mapping[str, int] | None = None,
         count_attempt: bool = True,
     ) -> tuple[Lease, Stored] | None:
         """Take a pending task: ``key``, or else the next one of the given (task_type, handler_version).
 
-        Next is: start time reached, highest priority, then oldest. Epoch + 1, new token, state ``running``;
-        the attempt is counted now, so that a crash counts. Exactly one claimer wins. Returns None when
-        nothing is to be claimed; for a ``key`` that is not pending raises LeaseHeld (a live holder),
-        InvalidTransition (ended) or TaskNotFound.
+        Next is: start time reached, highest priority, then oldest, and no more of a type than ``max_running``
+        allows over all holders. Epoch + 1, new token, state ``running``, ``record.attempt`` set by the store;
+        the attempt is counted now, so that a crash counts. Without ``count_attempt`` the claim is only for a
+        write on somebody's behalf, and the state stays. Exactly one claimer wins. Returns None when nothing is
+        to be claimed; for a ``key`` that is not pending raises LeaseHeld (a live holder, or a lease that
+        expired and was not taken over yet), InvalidTransition (ended) or TaskNotFound.
         """
 
     @abstractmethod
@@ -361,7 +410,7 @@ class LeaseStore(TaskStore):
         """Check the lease and write, in one atomic step.
 
         A stale holder's commit has no effect, ever, even if the holder was suspended between any two of its
-        instructions. Raises LeaseLost.
+        instructions. Refused without a look once ``lease.lost`` is set. Raises LeaseLost.
         """
 
     @abstractmethod
@@ -381,7 +430,8 @@ class LeaseStore(TaskStore):
 
         A pending task is cancelled at once; a running one becomes ``cancelling`` and its holder is told at
         its next heartbeat. Every check that begins after this has returned sees the wish, through take-over
-        and release. Raises TaskNotFound, InvalidTransition (ended otherwise).
+        and release: ``get`` shows ``cancelling`` from then on (and does not answer Unchanged), lists may show
+        it later. Raises TaskNotFound, InvalidTransition (ended otherwise).
         """
 
     @abstractmethod
@@ -389,12 +439,27 @@ class LeaseStore(TaskStore):
         """Return leases whose holder has stopped, judged by the store's own clock, longest silent first."""
 
     @abstractmethod
-    def take_over(self, expired: Expired, *, holder: str) -> tuple[Lease, Stored] | None:
-        """Claim an expired lease: epoch + 1, new token.
+    def take_over(
+        self, expired: Expired, *, holder: str, count_attempt: bool = True
+    ) -> tuple[Lease, Stored] | None:
+        """Claim an expired lease: epoch + 1, new token. Whoever only settles the task counts no attempt.
 
         Returns None, harmlessly, if the holder renewed or ended, or somebody else was quicker.
         """
 
+    @abstractmethod
+    def unclaimed(
+        self,
+        *,
+        task_types: Sequence[tuple[str, int]] | None = None,
+        older_than_seconds: float = 0.0,
+        limit: int,
+    ) -> Sequence[Stored]:
+        """Return pending tasks of all accounts that nobody holds, oldest first, judged by the store's clock.
 
-DEFAULT_LEASE_SECONDS: Final = 30.0
-DEFAULT_HEARTBEAT_SECONDS: Final = 10.0
+        For what was never started, what is to be woken up again, and versions that nobody here knows.
+        """
+
+    @abstractmethod
+    def workload(self) -> Workload:
+        """Return what waits and what runs."""

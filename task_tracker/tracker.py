@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from task_tracker import transitions
+from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_id, check_text, encode_value
+from task_tracker.endings import Ending
 from task_tracker.errors import InvalidTransition, TaskNotFound
 from task_tracker.listing import TaskPage
-from task_tracker.records import TaskRecord, TaskStatus
-from task_tracker.redaction import clean_text, redact_error, redact_text
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.redaction import clean_text, redact_text
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS, Retention, RetentionSweep
 from task_tracker.store import Cursor, Query, TaskStore
@@ -151,13 +152,13 @@ class TaskTracker:
         stage: str | None = None,
     ) -> TaskRecord | None:
         """Mark a pending task as running; a running one stays so (and takes ``stage``)."""
-        text = _stage(stage)
+        text, now = _stage(stage), self.clock.now()
         return self._change(
             "start",
             task_id,
             account_id,
             user_id,
-            lambda record, now: transitions.started(record, now, stage=text),
+            lambda record: transitions.started(record, now, stage=text),
         )
 
     def update(
@@ -174,16 +175,14 @@ class TaskTracker:
 
         Credentials in ``message`` are masked. Raises ValueError for progress that is no such number.
         """
-        text, number = _stage(stage), _progress(progress)
+        text, number, now = _stage(stage), _progress(progress), self.clock.now()
         note = None if message is None else redact_text(_text(message, "message"))
         return self._change(
             "update",
             task_id,
             account_id,
             user_id,
-            lambda record, now: transitions.progressed(
-                record, now, stage=text, progress=number, message=note
-            ),
+            lambda record: transitions.progressed(record, now, stage=text, progress=number, message=note),
         )
 
     def update_stage(
@@ -207,25 +206,8 @@ class TaskTracker:
         look at the record that is returned. Raises StoreUnavailable if the store cannot be reached; the
         outcome is then kept and tried again in the background.
         """
-        resource = None if resource_id is None else check_text(resource_id, "resource_id")
-        try:
-            encoded = encode_value(result, "result")
-        except Exception as error:  # noqa: BLE001  # whatever a value does when it is looked at
-            _log.error(  # the message says it all
-                "the result of task %s cannot be stored: %s",
-                task_id,
-                redact_error(error),
-                extra={"event": "unserializable_result", "task_id": task_id},
-            )
-            return self._fail(task_id, error, account_id, user_id, "unserializable_result")
-        return self._change(
-            "complete",
-            task_id,
-            account_id,
-            user_id,
-            lambda record, now: transitions.completed(record, now, encoded, resource_id=resource),
-            final=True,
-        )
+        ending = endings.completion(task_id, result, self.clock.now(), resource_id=resource_id)
+        return self._end(ending, task_id, account_id, user_id)
 
     def fail(
         self,
@@ -238,28 +220,11 @@ class TaskTracker:
     ) -> TaskRecord | None:
         """End an active task as failed. ``error`` (text or an exception) is redacted and cut to 500 characters.
 
-        Raises StoreUnavailable as :meth:`complete` does.
+        A missing one (None, "") is stored as "failed without a message". Raises StoreUnavailable as
+        :meth:`complete` does.
         """
-        return self._fail(task_id, error, account_id, user_id, error_code)
-
-    def _fail(
-        self,
-        task_id: str,
-        error: object,
-        account_id: str | None,
-        user_id: str | None,
-        error_code: str | None,
-    ) -> TaskRecord | None:
-        text = redact_error(error)
-        code = None if error_code is None else _text(error_code, "error_code")
-        return self._change(
-            "fail",
-            task_id,
-            account_id,
-            user_id,
-            lambda record, now: transitions.failed(record, now, text, error_code=code),
-            final=True,
-        )
+        ending = endings.failure(error, self.clock.now(), error_code=error_code)
+        return self._end(ending, task_id, account_id, user_id)
 
     # ---- cancelling ----------------------------------------------------------------------------------
 
@@ -267,12 +232,13 @@ class TaskTracker:
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
         """Cancel a pending task; ask the code that works on a running one to stop (``cancelling``)."""
+        now = self.clock.now()
         return self._change(
             "cancel",
             task_id,
             account_id,
             user_id,
-            transitions.request_cancel,
+            lambda record: transitions.request_cancel(record, now),
         )
 
     def is_cancellation_requested(
@@ -290,20 +256,13 @@ class TaskTracker:
                     f"no task {task_id} is known; pass account_id and user_id, or stop working on it"
                 )
             return False
-        return stored.record.status in (TaskStatus.CANCELLING, TaskStatus.CANCELLED)
+        return transitions.cancellation_requested(stored.record)
 
     def mark_cancelled(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
         """End an active task as cancelled: the work has really stopped. Raises as :meth:`complete`."""
-        return self._change(
-            "mark_cancelled",
-            task_id,
-            account_id,
-            user_id,
-            transitions.cancelled,
-            final=True,
-        )
+        return self._end(endings.cancellation(self.clock.now()), task_id, account_id, user_id)
 
     # ---- asking --------------------------------------------------------------------------------------
 
@@ -337,8 +296,8 @@ class TaskTracker:
         """
         if status is not None and not TaskStatus.parse(status).is_known:
             raise ValueError(f"unknown status {status!r}; known are {', '.join(TaskStatus)}")
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be 1 or more, or None for all; not {limit}")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"limit must be a whole number of 1 or more, or None for all; not {limit!r:.80}")
         cursor = None if before is None else Cursor.decode(before)
         if account_id is None:
             check_owner(user_id)
@@ -462,9 +421,9 @@ class TaskTracker:
         self._sweep.stop()
 
     def close(self) -> None:
-        """Stop all threads, try once more to store what the store did not take, let go of the store.
+        """Stop all threads, try once more to store what the store did not take, close the store.
 
-        Twice is safe.
+        Also one that was handed in: a store belongs to the tracker that it was given to. Twice is safe.
         """
         self.stop_cleanup_loop()
         if self.access.outcomes.stop() and len(self.access.outcomes):
@@ -485,15 +444,14 @@ class TaskTracker:
         task_id: str,
         account_id: str | None,
         user_id: str | None,
-        step: Callable[[TaskRecord, float], TaskRecord],
+        step: Step,
         *,
         final: bool = False,
     ) -> TaskRecord | None:
-        now = self.clock.now()  # when it happened, however long it takes to be stored
-        bound: Step = lambda record: step(record, now)  # noqa: E731  # typed
+        # Steps are made with the time of the call: when it happened, however long it takes to be stored.
         try:
             key = self.access.resolve_to_write(task_id, account_id, user_id)
-            return self.access.finish(key, bound) if final else self.access.change(key, bound)
+            return self.access.finish(key, step) if final else self.access.change(key, step)
         except (TaskNotFound, InvalidTransition) as error:
             if self._strict:
                 raise
@@ -501,6 +459,15 @@ class TaskTracker:
                 "%s had no effect: %s", call, error, extra={"event": "call_ignored", "task_id": task_id}
             )
             return self.get(task_id, account_id, user_id)
+
+    def _end(
+        self, ending: Ending, task_id: str, account_id: str | None, user_id: str | None
+    ) -> TaskRecord | None:
+        return self._change(ending.call, task_id, account_id, user_id, ending.step, final=True)
+
+    def _keep(self, ending: Ending, key: TaskKey) -> bool:
+        """Keep an ending for which there was no time; False if it was not taken (:meth:`PendingOutcomes.keep`)."""
+        return self.access.outcomes.keep(key, lambda: self.access._apply(key, ending.step))
 
     def __enter__(self) -> Self:
         """Return the tracker; leaving the block closes it."""

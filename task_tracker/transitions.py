@@ -20,11 +20,12 @@ from typing import Any, Final
 import orjson
 
 from task_tracker.errors import InvalidTransition
-from task_tracker.records import TaskRecord, TaskStatus
-from task_tracker.redaction import redact_value
+from task_tracker.records import FREE_TEXTS, FREE_VALUES, TaskRecord, TaskStatus
+from task_tracker.redaction import redact_text, redact_value
 
 __all__ = [
     "blocks_duplicates",
+    "cancellation_requested",
     "cancelled",
     "check_deletable",
     "check_owner_deletable",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 _FULL_PROGRESS: Final = 100.0
+_MASKED_JSON: Final = (*(f"{name}_json" for name in FREE_VALUES), "extra_json")
 
 
 def started(record: TaskRecord, now: float, *, stage: str | None = None) -> TaskRecord:
@@ -112,9 +114,14 @@ def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
         return cancelled(record, now)
     if record.status is TaskStatus.RUNNING:
         return _at(record, now, status=TaskStatus.CANCELLING, cancel_requested_at=now)
-    if record.status in (TaskStatus.CANCELLING, TaskStatus.CANCELLED):
+    if cancellation_requested(record):
         return record
     raise _illegal(record, "cancel")
+
+
+def cancellation_requested(record: TaskRecord) -> bool:
+    """Tell whether the work on a task is to stop, or has stopped, because somebody asked for it."""
+    return record.status in (TaskStatus.CANCELLING, TaskStatus.CANCELLED)
 
 
 def cancelled(record: TaskRecord, now: float) -> TaskRecord:
@@ -183,10 +190,15 @@ def _ended(record: TaskRecord, now: float, status: TaskStatus, **changes: Any) -
         changes["stage"] = status.value
     if record.started_at is not None:
         changes["completed_at"] = now
-    for name in ("meta_json", "payload_json", "extra_json"):
+    # Files of other writers were redacted by other rules, or by none.
+    for name in _MASKED_JSON:
         value = getattr(record, name)
-        if value is not None:
+        if value is not None and name not in changes:
             changes[name] = _masked(value)
+    for name in FREE_TEXTS:
+        text = getattr(record, name)
+        if text and name not in changes:
+            changes[name] = redact_text(text)
     return _at(record, now, status=status, private_json=None, **changes)
 
 

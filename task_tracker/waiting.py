@@ -65,7 +65,8 @@ class Waiting:
         self._unavailable_since = None
         if record is None:
             raise TaskNotFound(
-                f"no task {self._task_id} to wait for; it is unknown, deleted or somebody else's"
+                f"no task {self._task_id} to wait for: unknown, deleted or somebody else's; "
+                "check the id and the owner"
             )
         return record if record.status.is_terminal else None
 

@@ -16,8 +16,10 @@ from task_tracker.clock import wall_ns
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Capabilities
 
-__all__ = ["Backing", "FileRead", "Signature", "settled", "unavailable"]
+__all__ = ["DELETED", "Backing", "FileRead", "Signature", "settled", "unavailable"]
 
+DELETED: Final = ".deleted"
+"""Says by its age that a record of this directory was deleted: an id of the caller's own may come again."""
 SETTLED_NS: Final = 20_000_000
 """A file that is read at least 20 ms after its mtime and shows the same signature later was not changed in
 between: time stamps tick every 4 ms and inode numbers are used again at once (measured on Linux 6, ext4)."""
@@ -101,6 +103,14 @@ class Backing(ABC):
     @abstractmethod
     def remove(self, directory: str, name: str) -> None:
         """Remove a file. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def retire(self, directory: str, name: str) -> None:
+        """Remove a record, whose name may come again, so that :meth:`deletions` changes. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def deletions(self, directory: str) -> tuple[object, bool]:
+        """Return a value that changes whenever a record is retired, and whether being the same proves anything."""
 
     @abstractmethod
     def exclusively(self, directory: str, *, make: bool = False) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from stores.files.backing import Backing, FileRead, Signature
+from stores.files.backing import DELETED, Backing, FileRead, Signature
 from stores.files.client_errors import meaning_of
 from stores.files.ops import FileOps
 from stores.files.temporaries import Temporaries
@@ -166,8 +166,23 @@ class ClientFiles(Backing):
             )
         self._call("rm", self.where(directory, name))
 
+    def retire(self, directory: str, name: str) -> None:
+        """Remove a record and write another word to ``.deleted``."""
+        self.remove(directory, name)
+        self.replace(directory, DELETED, self._clock.new_token().encode(), final=False)
+
+    def deletions(self, directory: str) -> tuple[object, bool]:
+        """Return the word in ``.deleted``."""
+        try:
+            return self.read(directory, DELETED).data, True
+        except FileNotFoundError:
+            return None, True
+
     def sweep(self, directory: str, names: Sequence[str]) -> None:
-        """Leave temporary files alone: a client does not tell how old they are."""
+        """Remove temporary files that are a day old by their names: a client does not tell their age."""
+        for name in names:
+            if self.can_remove and self._temporaries.stale(name):
+                self._discard(self.where(directory, name))
 
     def _discard(self, path: str) -> None:
         if self.can_remove:

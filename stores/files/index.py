@@ -89,6 +89,10 @@ class OwnerIndex:
         self._unread: list[str] = []
         self._listing = Listing()
         self._versions: dict[str, FileVersion] = {}
+        """Of records to look at whenever the directory has changed: those that have not ended."""
+        self._reusable: dict[str, FileVersion] = {}
+        """Of ended ones whose id may come again: looked at when something was deleted."""
+        self._deletions: object = None
         self._corrupt: dict[str, CorruptRecord] = {}
 
     def __len__(self) -> int:
@@ -185,6 +189,8 @@ class OwnerIndex:
             for name in self._names.difference(names):
                 self._forget(name)
         suspects = list(self._versions)
+        if self._reusable and self._deletions_changed():
+            suspects.extend(self._reusable)
         unread = []
         self._others = []
         for name in fresh:
@@ -201,13 +207,16 @@ class OwnerIndex:
             # An id may have come again: what was final is looked at once more.
             self._unordered = True
             suspects.extend(
-                summary.task_id for summary in self._listing if summary.task_id not in self._versions
+                summary.task_id
+                for summary in self._listing
+                if summary.task_id not in self._versions and summary.task_id not in self._reusable
             )
         if unread:
             self._unread.extend(unread)
             self._unread.sort()
         for task_id in suspects:
-            self._versions.setdefault(task_id, _UNKNOWN)  # stays a suspect if a later one cannot be read
+            # Each stays a suspect if a later one cannot be read.
+            self._versions.setdefault(task_id, self._reusable.pop(task_id, _UNKNOWN))
         self._look_again([task_id for task_id in suspects if not self._check(task_id)])
         self._signature = signature
         self._settled = settled(signature, started)
@@ -228,9 +237,19 @@ class OwnerIndex:
                 self._directory, self._name(task_id)
             ):
                 self._read(task_id)
+                return True
         except FileNotFoundError:
             return False
+        summary = self._listing.get(task_id)
+        if summary is not None and summary.status.is_terminal:
+            self._reusable[task_id] = self._versions.pop(task_id)
         return True
+
+    def _deletions_changed(self) -> bool:
+        """Tell whether a record may have been deleted since this was last asked."""
+        before = self._deletions
+        self._deletions, certain = self._backing.deletions(self._directory)
+        return not certain or self._deletions != before
 
     def _look_again(self, task_ids: Sequence[str]) -> None:
         """Forget listed records that could not be found. Raises StoreUnavailable if they are listed all the same."""
@@ -264,15 +283,17 @@ class OwnerIndex:
             # What was last read of it stays: an active record that is damaged is still somebody's.
             self._corrupt[task_id] = error
             self._versions[task_id] = _UNKNOWN
+            self._reusable.pop(task_id, None)
             self._shelf.drop(key)
             return None
         self._corrupt.pop(task_id, None)
         self._listing.put(Summary.of(record))
-        if record.status.is_terminal and is_generated_id(task_id) and not self._unordered:
-            # Final, and its name does not come again: nothing to look at any more.
-            self._versions.pop(task_id, None)
-        else:
+        self._versions.pop(task_id, None)
+        self._reusable.pop(task_id, None)
+        if not record.status.is_terminal:
             self._versions[task_id] = version
+        elif self._unordered or not is_generated_id(task_id):
+            self._reusable[task_id] = version
         stored = Stored(record, version)
         self._shelf.put(key, stored, size)
         return stored
@@ -281,7 +302,7 @@ class OwnerIndex:
         """Return the record of a summary, from the shelf or read anew; None if it is not what it was."""
         key = TaskKey(self._account_id, self._user_id, summary.task_id)
         stored = self._shelf.get(key)
-        version = self._versions.get(summary.task_id)
+        version = self._versions.get(summary.task_id) or self._reusable.get(summary.task_id)
         if stored is not None and (version is None or version == stored.version):
             return stored
         try:
@@ -354,6 +375,7 @@ class OwnerIndex:
             return
         self._listing.remove(task_id)
         self._versions.pop(task_id, None)
+        self._reusable.pop(task_id, None)
         self._corrupt.pop(task_id, None)
         self._shelf.drop(TaskKey(self._account_id, self._user_id, task_id))
         position = bisect_left(self._unread, task_id)

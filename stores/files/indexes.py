@@ -15,6 +15,7 @@ from stores.files.index import OwnerIndex, RecordReader
 from stores.files.layout import Layout, decode_component
 from stores.files.shelf import RecordShelf
 from task_tracker.errors import StoreUnavailable, TaskTrackerError
+from task_tracker.forks import renew_after_fork
 
 __all__ = ["Indexes"]
 
@@ -35,6 +36,11 @@ class Indexes:
         self._reader = reader
         self._max_names = max_names
         self._shelf = RecordShelf()
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew, as a forked child does: an index may just have been in the middle of something."""
         self._lock = threading.Lock()
         self._indexes: OrderedDict[tuple[str, str], OwnerIndex] = OrderedDict()
         self._calls = 0

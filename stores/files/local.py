@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
-from stores.files.backing import Backing, FileRead, Signature, settled, unavailable
+from stores.files.backing import DELETED, Backing, FileRead, Signature, settled, unavailable
 from stores.files.locks import WriterLocks
 from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, READ_FLAGS, FileOps
 from stores.files.temporaries import Temporaries
@@ -201,13 +201,7 @@ class LocalFiles(Backing):
         """Publish new contents by renaming them over the old ones."""
         path = self.where(directory, name)
         try:
-            temporary = self._stage(directory, data, sync=self._sync_files)
-            try:
-                self._patiently(self._ops.replace, temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    self._ops.unlink(temporary)
-                raise
+            self._put(directory, path, data, sync=self._sync_files)
         except OSError as error:
             raise unavailable("write", path, error) from error
         if self._sync_all or (final and self._sync_edges):
@@ -228,6 +222,28 @@ class LocalFiles(Backing):
             raise
         except OSError as error:
             raise unavailable("remove", path, error) from error
+
+    def retire(self, directory: str, name: str) -> None:
+        """Rename a record to ``.deleted``, which is one step, and put an empty file in the place of that."""
+        path, mark = self.where(directory, name), self.where(directory, DELETED)
+        try:
+            self._patiently(self._ops.replace, path, mark)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unavailable("remove", path, error) from error
+        # Not truncated: snapshots made of hard links share the file, and a link leads to another one.
+        with contextlib.suppress(OSError):  # what it held goes with the next deletion then
+            self._put(directory, mark, b"", sync=False)
+
+    def deletions(self, directory: str) -> tuple[object, bool]:
+        """Return the signature of ``.deleted``."""
+        started = self.read_time_ns()
+        try:
+            signature = self.signature(directory, DELETED)
+        except FileNotFoundError:
+            return None, True
+        return signature, settled(signature, started)
 
     def sweep(self, directory: str, names: Sequence[str]) -> None:
         """Remove temporary files that crashed writers left among ``names``."""
@@ -252,6 +268,16 @@ class LocalFiles(Backing):
                 self._ops.unlink(temporary)
             raise
         return temporary
+
+    def _put(self, directory: str, path: str, data: bytes, *, sync: bool) -> None:
+        """Rename a new file that holds ``data`` over ``path``."""
+        temporary = self._stage(directory, data, sync=sync)
+        try:
+            self._patiently(self._ops.replace, temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._ops.unlink(temporary)
+            raise
 
     def _link(self, temporary: str, path: str) -> None:
         try:

@@ -24,6 +24,7 @@ __all__ = ["WriterLocks"]
 
 LOCK_NAME: Final = ".lock"
 
+_CAN_NOTE: Final = hasattr(os, "pread")  # Windows locks the very bytes, too: nobody else could read them
 _PAUSE_SECONDS: Final = 0.002
 _LONGEST_PAUSE_SECONDS: Final = 0.02
 _REMOVALS_BEFORE_GIVING_UP: Final = 100
@@ -134,6 +135,8 @@ def _open(path: str, prepare: Callable[[bool], None]) -> int:
 
 def _note_pid(handle: int) -> None:
     """Leave the holder's pid in the lock file, for the message of whoever waits in vain."""
+    if not _CAN_NOTE:
+        return
     note = b"%d\n" % os.getpid()
     with contextlib.suppress(OSError):  # a full disk must not keep a record from being replaced
         if os.pread(handle, 32, 0) != note:
@@ -142,6 +145,8 @@ def _note_pid(handle: int) -> None:
 
 
 def _noted_pid(handle: int) -> int | None:
+    if not _CAN_NOTE:
+        return None
     try:
         return int(os.pread(handle, 32, 0).split()[0])
     except (OSError, ValueError, IndexError):

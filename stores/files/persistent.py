@@ -201,7 +201,7 @@ class PersistentTaskStore(TaskStore):
             self._files.create(directory, DELETING, b"{}")
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                self._files.remove(directory, name)
+                self._files.retire(directory, name)
                 deleted += 1
             index.forget(name)
         with contextlib.suppress(FileNotFoundError):
@@ -287,7 +287,7 @@ class PersistentTaskStore(TaskStore):
             raise _missing(key) from error
 
     def _remove(self, key: TaskKey, directory: str, name: str) -> None:
-        self._files.remove(directory, name)
+        self._files.retire(directory, name)
         self._indexes.forget(key.account_id, key.user_id, name)
 
     def _create(self, directory: str, name: str, record: TaskRecord, data: bytes) -> Stored:

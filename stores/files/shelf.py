@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
 from task_tracker.store import Stored
 
@@ -20,6 +21,11 @@ class RecordShelf:
     def __init__(self, max_records: int = 4096, max_bytes: int = 16 << 20) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew, as a forked child does."""
         self._lock = threading.Lock()
         self._shelf: OrderedDict[TaskKey, tuple[Stored, int]] = OrderedDict()
         self._bytes = 0

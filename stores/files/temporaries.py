@@ -25,13 +25,14 @@ ORPHAN_SECONDS: Final = 60
 FOREIGN_SECONDS: Final = 86_400
 """Whether a process of another host (or with a pid that was used again) lives cannot be told: a day."""
 
-_NAME: Final = re.compile(r"\.tmp-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}-[0-9]+")
+_NAME: Final = re.compile(r"\.tmp-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]{8}-[0-9]+")
 
 
 class Temporaries:
-    """Names like ``.tmp-<host>-<pid>-<instance>-<number>``: unique, never ending in ``.json``."""
+    """Names like ``.tmp-<host>-<pid>-<second>-<instance>-<number>``: unique, never ending in ``.json``."""
 
     def __init__(self, clock: Clock, ops: FileOps) -> None:
+        self._clock = clock
         self._ops = ops
         self._host = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
         self._instance = clock.new_token()[:8]
@@ -39,7 +40,13 @@ class Temporaries:
 
     def new_name(self) -> str:
         """Return a name that nobody has used."""
-        return f"{PREFIX}{self._host}-{os.getpid()}-{self._instance}-{next(self._numbers)}"
+        second = int(self._clock.now())
+        return f"{PREFIX}{self._host}-{os.getpid()}-{second}-{self._instance}-{next(self._numbers)}"
+
+    def stale(self, name: str) -> bool:
+        """Tell whether ``name`` says that it was given more than a day ago: nobody writes that long."""
+        match = _NAME.fullmatch(name)
+        return match is not None and self._clock.now() - int(match[3]) > FOREIGN_SECONDS
 
     def abandoned(self, path: str, name: str) -> bool:
         """Tell whether the temporary file ``name`` at ``path`` belongs to nobody who could go on."""

@@ -132,12 +132,12 @@ class DirectoryHarness(StoreHarness):
     def undeletable(self, key: TaskKey) -> Iterator[None]:
         path = str(self._path(key))
 
-        def unlink(target: str) -> None:
-            if target == path:
-                raise PermissionError(errno.EPERM, "Operation not permitted", target)
-            os.unlink(target)
+        def replace(source: str, target: str) -> None:
+            if source == path:
+                raise PermissionError(errno.EPERM, "Operation not permitted", source)
+            os.replace(source, target)
 
-        with mock.patch.object(FileOps, "unlink", staticmethod(unlink)):
+        with mock.patch.object(FileOps, "replace", staticmethod(replace)):
             yield
 
 

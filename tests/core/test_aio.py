@@ -237,6 +237,26 @@ def test_wait_is_told_of_an_end_in_this_process_at_once(blocking: bool) -> None:
     tracker.close()
 
 
+def test_wait_looks_once_per_change_and_not_for_ever_after(store: WatchedStore) -> None:
+    tracker = AsyncTaskTracker(TaskTracker(store))
+
+    async def main() -> None:
+        task = await tracker.create("t", **OWNER)
+        waiting = asyncio.create_task(tracker.wait(task.task_id, poll_interval=3600.0))
+        look = ("get", task.task_id)
+        await until(lambda: store.calls.count(look) == 1)
+        await tracker.start(task.task_id)
+        await until(lambda: store.calls.count(look) == 2)
+        for _ in range(20):
+            await tracker.stats("acme")
+        assert store.calls.count(look) == 2
+        await tracker.complete(task.task_id)
+        assert (await waiting).status == "completed"
+
+    run(main)
+    tracker.close()
+
+
 def test_wait_holds_no_thread_meanwhile(store: WatchedStore) -> None:
     tracker = AsyncTaskTracker(TaskTracker(store), max_threads=2)
 

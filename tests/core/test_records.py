@@ -131,7 +131,12 @@ def test_nothing_secret_is_in_the_view_or_the_line_for_logs() -> None:
         payload_json=nested,
         private_json=orjson.dumps({"token": SECRET}),
         extra_json=orjson.dumps({"unknown": SECRET}),
+        history_json=orjson.dumps([{"status": "pending", "token": SECRET}]),
         error=f"could not log in with password={SECRET}",
+        stage=f"log in with password={SECRET}",
+        message=f"log in with password={SECRET}",
+        hook_error=f"could not log in with password={SECRET}",
+        error_code=f"password={SECRET}",
         creation=SECRET,
         attempt=Attempt(1, SECRET, "h"),
     )
@@ -141,6 +146,8 @@ def test_nothing_secret_is_in_the_view_or_the_line_for_logs() -> None:
     assert SECRET not in f"{record}"
     for name in ("result", "meta", "payload"):
         assert view[name]["deep"][0]["n"] == 1, "what is no secret stays"
+    assert view["history"][0]["status"] == "pending"
+    assert view["message"] == "log in with password=[REDACTED]"
     assert not view.keys() & {"private", "unknown", "extra_json", "creation", *OWNER}
     assert record.get_private() == {"token": SECRET}, "the code that works on it can read it"
 

@@ -94,11 +94,13 @@ def test_a_state_that_cannot_be_meant_is_refused(tracker: TaskTracker, status: s
             tracker.list_tasks(status=status, **owner)
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_that_cannot_be_meant_is_refused(tracker: TaskTracker, limit: int) -> None:
+@pytest.mark.parametrize("limit", [0, -1, True, 2.5, "5"])
+def test_a_limit_that_cannot_be_meant_is_refused(tracker: TaskTracker, limit: Any) -> None:
     """[D156]"""
     for owner in (OWNER, {}):
-        with pytest.raises(ValueError, match="limit must be 1 or more, or None for all; not"):
+        with pytest.raises(
+            ValueError, match="limit must be a whole number of 1 or more, or None for all; not"
+        ):
             tracker.list_tasks(limit=limit, **owner)
 
 

@@ -6,7 +6,9 @@ follow one another here; what happens when they overlap is in the tests beside t
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from stores import InMemoryTaskStore, PersistentTaskStore
 from task_tracker import (
     InvalidTransition,
     StoreUnavailable,
@@ -47,8 +50,8 @@ class TwoTrackers(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.clock = FakeClock()
-        self.store = WatchedStore()
-        self.trackers = [TaskTracker(self.store, clock=self.clock, max_cached=3) for _ in range(2)]
+        self.stores = self.make_stores()
+        self.trackers = [TaskTracker(store, clock=self.clock, max_cached=3) for store in self.stores]
         for tracker in self.trackers:
             tracker.access.outcomes.start = lambda delay_seconds=0.0: None  # type: ignore[method-assign]
         self.states: dict[str, str] = {}
@@ -56,8 +59,11 @@ class TwoTrackers(RuleBasedStateMachine):
         self.gone: dict[str, str] = {}
         self.waiting: list[dict[str, str]] = [{}, {}]
 
+    def make_stores(self) -> list[WatchedStore]:
+        shared = InMemoryTaskStore()
+        return [WatchedStore(shared), WatchedStore(shared)]
+
     def teardown(self) -> None:
-        self.store.come_back()
         for tracker in self.trackers:
             tracker.close()
 
@@ -130,10 +136,16 @@ class TwoTrackers(RuleBasedStateMachine):
 
     @rule(number=which, name=names)
     def update(self, number: int, name: str) -> None:
+        if name not in self.states:
+            return
+        self.clock.advance(1)
         self.land(number, name)
-        if self.states.get(name, "completed") not in TERMINAL:
-            self.clock.advance(1)
-            self.trackers[number].update(name, **OWNER, message=str(self.clock.now()))
+        call = partial(self.trackers[number].update, name, **OWNER, message=str(self.clock.now()))
+        if self.states[name] in TERMINAL:
+            with pytest.raises(InvalidTransition):
+                call()
+        else:
+            call()
 
     @rule(number=which, name=names)
     def delete(self, number: int, name: str) -> None:
@@ -170,17 +182,10 @@ class TwoTrackers(RuleBasedStateMachine):
         if name not in self.states or self.states[name] in TERMINAL:
             return
         tracker = self.trackers[number]
-        self.store.go_down(StoreUnavailable("away"))
-        cached = tracker.access.cache.get(tracker.access.resolve(name, *OWNER.values()))  # type: ignore[arg-type]
-        assert cached is None or cached.record.status in (
-            self.states[name],
-            "pending",
-            "running",
-            "cancelling",
-        )
+        self.stores[number].go_down(StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
             STEPS[end][1](tracker, name)
-        self.store.come_back()
+        self.stores[number].come_back()
         self.waiting[number].setdefault(name, end)
 
     @rule(number=which)
@@ -193,11 +198,8 @@ class TwoTrackers(RuleBasedStateMachine):
                 before = self.states[name]
                 self.move(name, event)
                 if self.states[name] != before:
-                    stored: Any = self.store.inner.get(next(iter(self.keys(name))))
-                    self.ended_at[name] = stored.record.updated_at
-
-    def keys(self, name: str) -> list[Any]:
-        return [self.trackers[0].access.resolve(name, OWNER["account_id"], OWNER["user_id"])]
+                    record: Any = self.trackers[number].get(name, **OWNER)
+                    self.ended_at[name] = record.updated_at
 
     # ---- what must always be so --------------------------------------------------------------------
 
@@ -229,6 +231,23 @@ class TwoTrackers(RuleBasedStateMachine):
                 assert counts.get(status, 0) == list(self.states.values()).count(status)
 
 
+class TwoTrackersOnFiles(TwoTrackers):
+    """The same on one directory, with a store in each process."""
+
+    def make_stores(self) -> list[WatchedStore]:
+        self.directory = tempfile.TemporaryDirectory()
+        return [
+            WatchedStore(PersistentTaskStore(self.directory.name, durability="none", clock=self.clock))
+            for _ in range(2)
+        ]
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+
+TestTwoTrackersOnFiles = TwoTrackersOnFiles.TestCase
+TestTwoTrackersOnFiles.settings = settings(PROPERTY, max_examples=15, stateful_step_count=25)
 TestTwoTrackers = TwoTrackers.TestCase
 TestTwoTrackers.settings = settings(PROPERTY, max_examples=80, stateful_step_count=30)
 

@@ -198,6 +198,20 @@ def test_a_failed_delete_is_tried_again_by_the_next_sweep(clock: FakeClock) -> N
         assert tracker.get(task.task_id, **OWNER) is None
 
 
+def test_what_another_process_purged_leaves_the_cache_with_our_own_sweep(
+    store: WatchedStore, clock: FakeClock
+) -> None:
+    """[D130]"""
+    with TaskTracker(store, clock=clock) as ours, TaskTracker(store, clock=clock) as theirs:
+        task = ours.create("t", **OWNER)
+        ours.complete(task.task_id)
+        clock.advance(DAY)
+        assert theirs.purge() == 1
+        assert ours.purge() == 0
+        assert ours.get(task.task_id, **OWNER) is None
+        assert ours.count() == 0
+
+
 def test_nothing_reappears_after_a_restart(store: WatchedStore, clock: FakeClock) -> None:
     """[D130]"""
     with TaskTracker(store, clock=clock) as tracker:

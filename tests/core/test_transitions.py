@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ EVENTS: dict[str, Callable[[TaskRecord, float], TaskRecord]] = {
     "mark_cancelled": t.cancelled,
     "release": t.released,
 }
-# DESIGN.md section 4, row by row; what is not here is illegal.
+# State by state, where each event leads; what is not here is illegal.
 LEGAL = {
     "pending": {
         "start": "running",
@@ -172,6 +173,24 @@ def test_an_end_names_the_stage_wipes_credentials_and_notes_its_time(status: str
 def test_an_end_of_a_plain_record_sets_no_extension() -> None:
     record = t.completed(record_of("running"), NOW, b"1")
     assert (record.stage, record.completed_at, record.progress, record.meta_json) == (None,) * 4
+
+
+def test_the_end_masks_what_other_writers_left_in_a_record() -> None:
+    """[D143] the same fields that the view masks, so that the file does not keep what nobody is shown."""
+    secret = b'[{"password":"s3cret"}]'
+    record = record_of(
+        "running",
+        meta_json=secret,
+        payload_json=secret,
+        history_json=secret,
+        extra_json=secret,
+        message="password=s3cret",
+        hook_error="password=s3cret",
+    )
+    for ended in (t.completed(record, NOW, b"null"), t.failed(record, NOW, "x"), t.cancelled(record, NOW)):
+        stored = repr([getattr(ended, field.name) for field in dataclasses.fields(ended)])
+        assert "s3cret" not in stored
+        assert ended.history == [{"password": "[REDACTED]"}]
 
 
 def test_a_result_is_masked_and_left_alone_when_there_is_nothing_to_mask() -> None:

@@ -85,7 +85,7 @@ class WatchedOps(FileOps):
 
         def strike(call: Call) -> None:
             nonlocal seen
-            if call.name not in names or path not in (call.target or call.path):
+            if call.name not in names or path not in f"{call.path} {call.target}":
                 return
             seen += 1
             if seen == nth or (forever and seen > nth):

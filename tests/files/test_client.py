@@ -15,7 +15,7 @@ from stores.files.client import ClientFiles
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import CapabilityMissing, SettingsError, StoreUnavailable
 from task_tracker.testing import MovingClient, PlainClient, RecordMaker, RemovingClient
-from tests.files.support import DIRECTORY, PATIENCE, in_thread, swap
+from tests.files.support import DIRECTORY, PATIENCE, StepClock, in_thread, swap
 
 NAME = "task-1.json"
 PATH = f"{DIRECTORY}/{NAME}"
@@ -354,11 +354,44 @@ def test_threads_of_this_process_take_turns() -> None:
         pass
 
 
-def test_nothing_is_swept_where_ages_are_not_known() -> None:
-    """[D074] A client does not tell how old a file is, so no temporary file is taken for a dead one's."""
-    client = MovingClient()
-    files = client_files(client)
+def test_old_temporary_files_are_told_by_their_names() -> None:
+    """[D074] A client does not tell how old a file is; the name says when it was given. A day must have passed."""
+    client, clock = MovingClient(), StepClock()
+    files = ClientFiles(client, clock)
     files.create(DIRECTORY, NAME, b"{}")
-    client.write(f"{DIRECTORY}/.tmp-00000000-1-00000000-0", b"")
-    files.sweep(DIRECTORY, files.names(DIRECTORY))
-    assert len(files.names(DIRECTORY)) == 2
+    mv, rm = client.mv, client.rm
+    swap(client, mv=refuse, rm=refuse)
+    with pytest.raises(StoreUnavailable):
+        files.replace(DIRECTORY, NAME, b"{}", final=False)
+    swap(client, mv=mv, rm=rm)
+    client.write(f"{DIRECTORY}/.tmp-mine", b"")
+    (left,) = [name for name in files.names(DIRECTORY) if name not in (NAME, ".tmp-mine")]
+    for seconds, kept in [(0, True), (86_400, True), (1, False)]:
+        clock.advance(seconds)
+        files.sweep(DIRECTORY, files.names(DIRECTORY))
+        assert (left in files.names(DIRECTORY)) is kept
+    assert sorted(files.names(DIRECTORY)) == [".tmp-mine", NAME]
+
+
+def refuse(*_: object) -> None:
+    raise RuntimeError("permission denied")
+
+
+def test_a_client_that_cannot_remove_sweeps_nothing() -> None:
+    files = client_files(PlainClient())
+    files.create(DIRECTORY, NAME, b"{}")
+    files.sweep(DIRECTORY, [NAME, ".tmp-00000000-1-1-00000000-0"])
+    assert list(files.names(DIRECTORY)) == [NAME]
+
+
+def test_each_deletion_leaves_another_mark() -> None:
+    """An id may come again; who remembers the record that had it looks again then."""
+    files = client_files(MovingClient())
+    marks = [files.deletions(DIRECTORY)]
+    for _ in range(2):
+        files.create(DIRECTORY, NAME, b"{}")
+        files.retire(DIRECTORY, NAME)
+        marks.append(files.deletions(DIRECTORY))
+    assert len(set(marks)) == 3
+    with pytest.raises(FileNotFoundError):
+        files.retire(DIRECTORY, NAME)

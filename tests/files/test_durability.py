@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import itertools
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -154,6 +155,19 @@ def test_a_directory_whose_parent_could_not_be_synced_is_tried_again(
     ops.forget()
     store.create(make())
     assert f"{root}/local/acme/tasks" in {call.path for call in ops.calls if call.name == "fsync"}
+
+
+def test_directories_that_had_to_be_made_again_are_synced_again(
+    root: Path, ops: WatchedOps, make: RecordMaker
+) -> None:
+    """[D072] That the first ones had been is no help."""
+    store = local_store(root, ops, durability="edges")
+    store.create(make())
+    shutil.rmtree(root / "local/acme")
+    ops.forget()
+    store.create(make())
+    synced = {call.path for call in ops.calls if call.name == "fsync"}
+    assert {f"{root}/local", f"{root}/local/acme", f"{root}/local/acme/tasks"} <= synced
 
 
 def test_many_directories_are_not_remembered_for_ever(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from task_tracker.codec import encode_record
 from task_tracker.records import TaskRecord
 from task_tracker.store import Cursor, Query
 from task_tracker.testing import RecordMaker
@@ -20,6 +21,8 @@ from tests.files.support import (
     has_active,
     ids,
     local_store,
+    path_of,
+    plant,
 )
 
 
@@ -48,6 +51,12 @@ def test_an_id_that_is_used_again(root: Path, make: RecordMaker, own_id: bool, e
     other.update(ended, expected=None)
     assert not has_active(store)
     assert ids(store, status="failed") == [first.task_id]
+
+    other.delete(first.key)  # and again, where it is known that ids do that
+    third = dataclasses.replace(second, created_at=second.created_at + 60)
+    other.create(third)
+    assert has_active(store)
+    assert fetch(store, first.key) == third
 
 
 def test_an_id_that_is_used_again_after_a_sweep(root: Path, make: RecordMaker) -> None:
@@ -82,6 +91,31 @@ def test_ids_that_carry_another_time_are_in_their_place(
     fresh = local_store(root)
     expected = [record.task_id for record in late[::-1]][: limit or 5]
     assert ids(fresh, limit=limit)[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("limit", [1, 5, 100])
+def test_ids_and_times_that_disagree_a_little(root: Path, make: RecordMaker, limit: int) -> None:
+    """[D137] Clocks step back and counters run ahead: within a second names may sort otherwise than records."""
+    chance = random.Random(7)
+    start = make.clock.now() + 10
+    records = []
+    for number in range(600):
+        moment = start + number / 500
+        records.append(
+            make(make.clock.new_id(moment), created_at=round(moment + chance.uniform(-0.45, 0.45), 6))
+        )
+    for record in records:
+        plant(path_of(root, record.key), encode_record(record))
+    records.sort(key=lambda record: (record.created_at, record.task_id), reverse=True)
+    store = local_store(root)
+    page = store.list(Query("acme", "alice", limit=limit))
+    assert [stored.record for stored in page.items] == records[:limit]
+    for reader in (store, local_store(root)):
+        after = reader.list(Query("acme", "alice", limit=limit, before=page.next_cursor))
+        assert [stored.record for stored in after.items] == records[limit : 2 * limit]
+    middle = Cursor.of(records[300])
+    after = local_store(root).list(Query("acme", "alice", limit=limit, before=middle))
+    assert [stored.record for stored in after.items] == records[301 : 301 + limit]
 
 
 # ---- pages -------------------------------------------------------------------------------------------------

@@ -76,6 +76,39 @@ def test_replace_and_remove(files: LocalFiles, root: Path) -> None:
     assert left_over(root) == []
 
 
+def test_a_deleted_record_is_not_emptied_where_others_hold_it(
+    files: LocalFiles, path: Path, tmp_path: Path
+) -> None:
+    """[D077] Snapshots made of hard links keep what they hold, and a link's target is not ours to empty."""
+    snapshot, precious = tmp_path / "snapshot", tmp_path / "precious"
+    files.create(DIRECTORY, NAME, b"{}")
+    snapshot.hardlink_to(path)
+    files.retire(DIRECTORY, NAME)
+    assert snapshot.read_bytes() == b"{}"
+    precious.write_bytes(b"precious")
+    path.symlink_to(precious)
+    files.retire(DIRECTORY, NAME)
+    assert precious.read_bytes() == b"precious"
+
+
+def test_what_was_deleted_is_not_kept(files: LocalFiles, ops: WatchedOps, root: Path) -> None:
+    """Only that something was deleted, and each time another mark; also where the mark cannot be emptied at once."""
+    marks: list[object] = [files.deletions("/nowhere")]
+    for denied in (False, True, False):
+        files.create(DIRECTORY, NAME, b"the content")
+        if denied:
+            ops.fail(errno.ENOSPC, on=["open"], path=".tmp-")
+        files.retire(DIRECTORY, NAME)
+        ops.heal()
+        marks.append(files.deletions(DIRECTORY)[0])
+        held = b"the content" if denied else b""
+        assert (root / DIRECTORY.lstrip("/") / ".deleted").read_bytes() == held
+    assert len(set(marks)) == 4
+    assert left_over(root) == []
+    with pytest.raises(FileNotFoundError):
+        files.retire(DIRECTORY, NAME)
+
+
 def test_nothing_there_is_file_not_found_and_nothing_else(files: LocalFiles) -> None:
     """[D071] Absence has one face."""
     for ask in (files.read, files.signature):

@@ -107,6 +107,23 @@ def test_a_holder_that_left_no_pid_is_another_process(root: Path, ops: WatchedOp
             pass
 
 
+def test_where_the_pid_cannot_be_noted(root: Path, ops: WatchedOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows locks the very bytes: the lock works, and its holder is another process."""
+    monkeypatch.setattr(locks, "_CAN_NOTE", False)
+    clock = StepClock()
+    ops.on_pause = lambda: clock.advance(ops.pauses[-1])
+    files = local_files(root, ops, clock)
+    with files.exclusively(DIRECTORY, make=True):
+        assert (root / DIRECTORY.lstrip("/") / ".lock").read_bytes() == b""
+    with Child("hold", root) as holder:
+        assert holder.hear() == "held"
+        with (
+            pytest.raises(StoreUnavailable, match="was held by another process"),
+            files.exclusively(DIRECTORY),
+        ):
+            pass
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EIO])
 def test_without_locks_nothing_is_written(
     root: Path, make: RecordMaker, monkeypatch: pytest.MonkeyPatch, code: int
@@ -191,6 +208,27 @@ def test_a_lock_that_was_removed_while_we_waited_is_not_a_lock(
     with lock.open("rb") as handle:
         assert handle.read().split() == [str(os.getpid()).encode()]
     assert ids(store) == ["task-1"]
+
+
+def test_a_directory_moved_away_while_we_waited(root: Path, ops: WatchedOps, make: RecordMaker) -> None:
+    """An operator puts a user's directory aside: nothing is written into it, and the next write makes a new one."""
+    store = local_store(root, ops)
+    directory = root / DIRECTORY.lstrip("/")
+    with Child("hold", root) as first:
+        assert first.hear() == "held"
+
+        def move_away() -> None:
+            if directory.exists():
+                directory.rename(root / "aside")
+                first.tell("go on")
+                assert first.hear() == "released"
+
+        ops.on_pause = move_away
+        with pytest.raises(StoreUnavailable, match="No such file"):
+            store.create(make("task-1"))
+    assert [path.name for path in (root / "aside").iterdir()] == [".lock"]
+    store.create(make("task-1"))
+    assert ids(local_store(root)) == ["task-1"]
 
 
 def test_a_lock_that_is_always_removed_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_delete_owner_takes_everything_of_that_user(root: Path, make: RecordMake
         store.create(record)
     (root / DIRECTORY / "damaged.json").write_bytes(b"{")
     assert store.delete_owner("acme", "alice") == 5
-    assert [path.name for path in (root / DIRECTORY).iterdir()] == [".lock"]
+    assert sorted(path.name for path in (root / DIRECTORY).iterdir()) == [".deleted", ".lock"]
     assert len(ids(store, user_id=None)) == 1
     assert store.delete_owner("acme", "alice") == 0
     store.create(make())
@@ -78,7 +78,7 @@ def test_delete_owner_is_taken_up_again_after_a_crash(
     def crash(call: object) -> None:
         nonlocal removals
         path = getattr(call, "path", "")
-        if getattr(call, "name", "") == "unlink" and path.endswith((".json", ".deleting")):
+        if getattr(call, "name", "") in ("replace", "unlink") and path.endswith((".json", ".deleting")):
             removals += 1
             if removals == nth:
                 raise Killed
@@ -107,7 +107,7 @@ def test_no_task_is_created_while_a_user_is_deleted(root: Path, ops: WatchedOps,
     refusals = []
 
     def interrupt(call: object) -> None:
-        if getattr(call, "name", "") == "unlink" and getattr(call, "path", "").endswith(".json"):
+        if getattr(call, "name", "") == "replace" and getattr(call, "path", "").endswith(".json"):
             with pytest.raises(StoreUnavailable, match="was held by"):
                 impatient.create(make())
             refusals.append(call)
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_removed_keeps_the_user_closed(
     store = local_store(root, ops)
     for record in make.many(3, status=COMPLETED):
         store.create(record)
-    ops.fail(errno.EACCES, on=["unlink"], path=".json", nth=2)
+    ops.fail(errno.EACCES, on=["replace"], path=".json", nth=2)
     with pytest.raises(StoreUnavailable, match="cannot remove"):
         store.delete_owner("acme", "alice")
     with pytest.raises(InvalidTransition):
@@ -142,7 +142,7 @@ def test_files_and_marker_that_vanish_meanwhile(root: Path, ops: WatchedOps, mak
 
     def interrupt(call: object) -> None:
         path = getattr(call, "path", "")
-        if getattr(call, "name", "") == "unlink" and path.endswith((".json", ".deleting")):
+        if getattr(call, "name", "") in ("replace", "unlink") and path.endswith((".json", ".deleting")):
             os.unlink(path)
 
     ops.before = interrupt

@@ -55,6 +55,7 @@ def test_purge_goes_in_batches_over_all_owners(root: Path, make: RecordMaker) ->
             break
     assert numbers == [(5, True), (5, True), (2, False)]
     assert fresh.count("acme", None) == {"reindex": {"running": 3}}
+    assert len(fresh._indexes._shelf._shelf) == 3, "what is gone is not kept"
 
 
 def test_a_delete_that_fails_is_counted_and_tried_again(
@@ -64,7 +65,7 @@ def test_a_delete_that_fails_is_counted_and_tried_again(
     store = local_store(root, ops)
     for record in make.many(5, status=COMPLETED):
         store.create(record)
-    ops.fail(errno.EIO, on=["unlink"], path=".json", nth=2)
+    ops.fail(errno.EIO, on=["replace"], path=".json", nth=2)
     batch = store.purge(ALL, limit=100)
     assert (len(batch.deleted), batch.failed, batch.more) == (4, 1, False)
     ops.heal()
@@ -225,7 +226,7 @@ def test_a_record_that_vanishes_under_the_hand_is_not_found(
     record = make(status=COMPLETED)
     stored = store.create(record)
     path = path_of(root, record.key)
-    ops.before = lambda call: path.unlink() if call.name == "unlink" and call.path == str(path) else None
+    ops.before = lambda call: path.unlink() if call.name == "replace" and call.path == str(path) else None
     with pytest.raises(TaskNotFound):
         store.delete(record.key)
     ops.heal()

@@ -38,7 +38,7 @@ def test_names_are_never_used_twice(ops: WatchedOps) -> None:
     names = [maker.new_name() for maker in (first, first, second, second)]
     assert len(set(names)) == 4
     for name in names:
-        assert re.fullmatch(rf"\.tmp-[0-9a-f]{{8}}-{os.getpid()}-[0-9a-f]{{8}}-\d+", name)
+        assert re.fullmatch(rf"\.tmp-[0-9a-f]{{8}}-{os.getpid()}-\d+-[0-9a-f]{{8}}-\d+", name)
         assert not name.endswith(".json")
         assert len(name) < 100
 
@@ -72,7 +72,7 @@ def test_when_a_temporary_file_is_nobodys(
     """[D074] Dead writers of this host after a minute, all others after a day."""
     maker = Temporaries(SYSTEM_CLOCK, ops)
     mine = maker.new_name().split("-")[1]
-    name = f".tmp-{mine if host == 'here' else '0' * 8}-{os.getpid() if alive else dead_pid}-00000000-0"
+    name = f".tmp-{mine if host == 'here' else '0' * 8}-{os.getpid() if alive else dead_pid}-1-00000000-0"
     path = tmp_path / name
     path.write_bytes(b"")
     age(path, seconds)
@@ -85,11 +85,11 @@ def test_when_a_temporary_file_is_nobodys(
     [
         *(
             ".tmp-mine",
-            "tmp-00000000-1-00000000-0",
-            ".tmp-00000000-1-00000000-0.json",
-            ".tmp-XYZ-1-00000000-0",
+            "tmp-00000000-1-1-00000000-0",
+            ".tmp-00000000-1-1-00000000-0.json",
+            ".tmp-XYZ-1-1-00000000-0",
         ),
-        *("task.json", ".lock", ".tmp-00000000-1-00000000-0~"),
+        *("task.json", ".lock", ".tmp-00000000-1-1-00000000-0~"),
     ],
 )
 def test_other_files_are_left_alone(tmp_path: Path, ops: WatchedOps, name: str) -> None:
@@ -105,7 +105,7 @@ def test_other_files_are_left_alone(tmp_path: Path, ops: WatchedOps, name: str) 
 def test_a_pid_that_no_process_can_have_ends_no_sweep(tmp_path: Path, ops: WatchedOps, pid: str) -> None:
     """[D074] It cannot be told who that is, so a day must have passed."""
     maker = Temporaries(SYSTEM_CLOCK, ops)
-    path = tmp_path / f".tmp-{maker.new_name().split('-')[1]}-{pid}-00000000-0"
+    path = tmp_path / f".tmp-{maker.new_name().split('-')[1]}-{pid}-1-00000000-0"
     path.write_bytes(b"")
     age(path, FOREIGN_SECONDS - 60)
     maker.sweep(str(tmp_path), [path.name])
@@ -139,14 +139,14 @@ def test_what_cannot_be_looked_at_or_removed_now_is_left_for_the_next_sweep(
     tmp_path: Path, ops: WatchedOps, call: str
 ) -> None:
     maker = Temporaries(SYSTEM_CLOCK, ops)
-    names = [f".tmp-00000000-1-00000000-{number}" for number in range(2)]
+    names = [f".tmp-00000000-1-1-00000000-{number}" for number in range(2)]
     for name in names:
         (tmp_path / name).write_bytes(b"")
         age(tmp_path / name, FOREIGN_SECONDS + 60)
     ops.fail(errno.EACCES, on=[call])
     maker.sweep(str(tmp_path), names)
     assert [(tmp_path / name).exists() for name in names] == [True, False]
-    maker.sweep(str(tmp_path), [*names, ".tmp-00000000-1-00000000-7"])
+    maker.sweep(str(tmp_path), [*names, ".tmp-00000000-1-1-00000000-7"])
     assert not (tmp_path / names[0]).exists()
 
 
@@ -184,7 +184,7 @@ def test_temporary_files_of_the_control_directory_are_swept(root: Path, make: Re
     """[D074]"""
     store = local_store(root)
     store.create(make(status=COMPLETED))
-    path = root / "local" / ".task_tracker" / ".tmp-00000000-1-00000000-0"
+    path = root / "local" / ".task_tracker" / ".tmp-00000000-1-1-00000000-0"
     path.write_bytes(b"")
     age(path, FOREIGN_SECONDS + 60)
     store.purge(CUTOFFS, limit=100)

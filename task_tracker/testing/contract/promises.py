@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_type_hints
+import threading
+from typing import Final, get_type_hints
 
 import pytest
 
+from task_tracker.errors import CapabilityMissing
+from task_tracker.records import TaskStatus
 from task_tracker.registry import open_store
 from task_tracker.store import Capabilities, LeaseStore, Query, StoreOptions, TaskStore
 from task_tracker.testing.answers import fetch, listed
@@ -15,6 +18,8 @@ from task_tracker.testing.harness import StoreHarness
 from task_tracker.testing.samples import RecordMaker
 
 __all__ = ["PromisesContract"]
+
+PATIENCE_SECONDS: Final = 60.0
 
 
 class PromisesContract(ContractFixtures):
@@ -30,6 +35,40 @@ class PromisesContract(ContractFixtures):
     def test_leases_are_claimed_by_lease_stores_alone(self, store: TaskStore) -> None:
         """In both directions."""
         assert store.capabilities.leases == isinstance(store, LeaseStore)
+
+    def test_changes_are_announced_by_stores_that_say_so(self, store: TaskStore, make: RecordMaker) -> None:
+        """``watch``, in both directions."""
+        if not store.capabilities.watch:
+            with pytest.raises(CapabilityMissing), store.watch(lambda _: None):
+                pass
+            return
+        heard = threading.Event()
+        record = make()
+        with store.watch(lambda key: heard.set() if key == record.key else None):
+            store.create(record)
+            assert heard.wait(PATIENCE_SECONDS)
+
+    def test_active_task_of_a_kind_is_found(self, store: TaskStore, make: RecordMaker) -> None:
+        """The newest of that owner, type and resource, also without a resource; None when all have ended. [D066]"""
+        ended = make(resource_id="kb-7", status=TaskStatus.COMPLETED)
+        older, newer = make.many(2, resource_id="kb-7", status=TaskStatus.RUNNING)
+        bare = make(resource_id=None)
+        for record in (
+            ended,
+            older,
+            newer,
+            bare,
+            make(resource_id="kb-8"),
+            make(user_id="bob", resource_id="kb-7"),
+        ):
+            store.create(record)
+        for resource_id, expected in (("kb-7", newer), (None, bare)):
+            found = store.find_active("acme", "alice", newer.task_type, resource_id)
+            assert found is not None
+            assert found.record == expected
+        for record in (older, newer):
+            store.update(make.changed(record, status=TaskStatus.FAILED), expected=None)
+        assert store.find_active("acme", "alice", newer.task_type, "kb-7") is None
 
     def test_durable_store_keeps_records_when_it_is_closed(
         self, harness: StoreHarness, make: RecordMaker

@@ -1,0 +1,141 @@
+"""Threads for calls that may hang: bounded, shared fairly, and none that an exit has to wait for.
+
+Owns which call runs next. ``ThreadPoolExecutor`` will not do: calls on one stuck task would take all of its
+threads, and the interpreter waits for them when it exits. Refuses to know event loops: it gives
+``concurrent.futures``, so that any loop, or none, can wait for a call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+__all__ = ["CallThreads", "Share"]
+
+
+class Share(NamedTuple):
+    """Whom a call is about, and how many calls about it may have a thread at once."""
+
+    subject: Hashable
+    most: int
+
+
+class _Call(NamedTuple):
+    run: Callable[[], Any]
+    share: Share | None
+
+
+class CallThreads:
+    """At most ``most`` daemon threads, started when they are needed; calls wait their turn without one."""
+
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self._changed = threading.Condition()
+        self._waiting: dict[Future[Any], _Call] = {}
+        self._running: Counter[Hashable] = Counter()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Return how many calls wait for a thread."""
+        return len(self._waiting)
+
+    def submit(self, run: Callable[[], Any], share: Share | None = None) -> Future[Any]:
+        """Have ``run`` called as soon as a thread is free and its ``share`` is not used up."""
+        future: Future[Any] = Future()
+        call = _Call(run, share)
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("these threads have been told to end")
+            if self._may_run(call):
+                self._wake_one()
+            self._waiting[future] = call
+        return future
+
+    def withdraw(self, future: Future[Any]) -> bool:
+        """Take a call back; False if it has begun, and then it goes on."""
+        if not future.cancel():
+            return False
+        with self._changed:
+            self._waiting.pop(future, None)
+        return True
+
+    def close(self, seconds: float, monotonic: Callable[[], float]) -> int:
+        """Let all calls come to their end and end the threads; return how many still ran after ``seconds``."""
+        with self._changed:
+            self._closed = True
+            self._idle = 0
+            self._changed.notify_all()
+            threads = list(self._threads)
+        deadline = monotonic() + seconds
+        for thread in threads:
+            thread.join(max(0.0, deadline - monotonic()))
+        return sum(thread.is_alive() for thread in threads)
+
+    def _may_run(self, call: _Call) -> bool:
+        return call.share is None or self._running[call.share.subject] < call.share.most
+
+    def _wake_one(self) -> None:
+        # An idle thread is counted off here and not when it wakes: the next call must not count on it too.
+        if self._idle:
+            self._idle -= 1
+            self._changed.notify()
+        elif len(self._threads) < self._most:
+            thread = threading.Thread(target=self._work, name="task_tracker call", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more of them
+                if not self._threads:
+                    raise
+            else:
+                self._threads.add(thread)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                taken = self._take()
+                if taken is None:
+                    # What waits now waits for its share; whoever gives that back takes it.
+                    if self._closed:
+                        self._threads.discard(threading.current_thread())
+                        return
+                    self._idle += 1
+                    self._changed.wait()
+                    continue
+            future, call = taken
+            try:
+                _carry_out(future, call.run)
+            finally:
+                with self._changed:
+                    self._give_back(call)
+            del taken, future, call  # an idle thread must not keep a result alive
+
+    def _take(self) -> tuple[Future[Any], _Call] | None:
+        for future, call in self._waiting.items():
+            if self._may_run(call):
+                del self._waiting[future]
+                if call.share is not None:
+                    self._running[call.share.subject] += 1
+                return future, call
+        return None
+
+    def _give_back(self, call: _Call) -> None:
+        if call.share is not None:
+            self._running[call.share.subject] -= 1
+            if not self._running[call.share.subject]:
+                del self._running[call.share.subject]
+
+
+def _carry_out(future: Future[Any], run: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = run()
+    except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the call
+        future.set_exception(error)
+    else:
+        future.set_result(result)
