@@ -26,3 +26,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Name also what has not been imported yet."""
+    return sorted({*globals(), *__all__})

@@ -29,7 +29,12 @@ from task_tracker.errors import (
     TaskTrackerError,
     VersionConflict,
 )
-from task_tracker.instance import get_task_tracker, reset_task_tracker, set_task_tracker
+from task_tracker.instance import (
+    get_async_task_tracker,
+    get_task_tracker,
+    reset_task_tracker,
+    set_task_tracker,
+)
 from task_tracker.listing import TaskPage
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.retention import Retention
@@ -62,6 +67,7 @@ __all__ = [
     "TaskTracker",
     "TaskTrackerError",
     "VersionConflict",
+    "get_async_task_tracker",
     "get_task_tracker",
     "reset_task_tracker",
     "set_task_tracker",
@@ -78,3 +84,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_LATE[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Name also what has not been imported yet."""
+    return sorted({*globals(), *__all__})

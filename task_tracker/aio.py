@@ -12,6 +12,7 @@ import contextvars
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
@@ -19,6 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from task_tracker import endings
 from task_tracker.call_threads import CallThreads, Share
+from task_tracker.defaults import CALL_SECONDS, MAX_THREADS
 from task_tracker.endings import Ending
 from task_tracker.errors import StoreUnavailable, TaskNotFound, TaskTrackerError
 from task_tracker.listing import TaskPage
@@ -32,8 +34,6 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger("task_tracker")
 
-MAX_THREADS: Final = 16
-CALL_SECONDS: Final = 60.0
 _SHORTEST_LOOK_SECONDS: Final = 1.0
 
 
@@ -470,6 +470,8 @@ class AsyncTaskTracker:
                 # After a fork the pool's threads are the parent's.
                 self._pid = os.getpid()
                 self._pool = CallThreads(self._max_threads)
+                # A wrapper that nobody closes takes its threads along when nobody has it any more.
+                weakref.finalize(self, self._pool.end).atexit = False
             return self._pool
 
 

@@ -64,12 +64,17 @@ class CallThreads:
             self._waiting.pop(future, None)
         return True
 
-    def close(self, seconds: float, monotonic: Callable[[], float]) -> int:
-        """Let all calls come to their end and end the threads; return how many still ran after ``seconds``."""
+    def end(self) -> None:
+        """Let all calls come to their end, then the threads; wait for neither."""
         with self._changed:
             self._closed = True
             self._idle = 0
             self._changed.notify_all()
+
+    def close(self, seconds: float, monotonic: Callable[[], float]) -> int:
+        """Let all calls come to their end and end the threads; return how many still ran after ``seconds``."""
+        self.end()
+        with self._changed:
             threads = list(self._threads)
         deadline = monotonic() + seconds
         for thread in threads:

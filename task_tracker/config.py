@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -47,7 +47,7 @@ class StorageConfig(BaseSettings):
     task_tracker: TaskTrackerSettings = Field(default_factory=TaskTrackerSettings)
 
     def __init__(self, **values: Any) -> None:
-        _check_environment()
+        _check_environment(values.get("task_tracker", {}))
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -113,15 +113,30 @@ class StorageConfig(BaseSettings):
         )
 
 
-def _check_environment() -> None:
-    """Refuse near misses that would be ignored: memory in place of a directory loses tasks without a word."""
+def _check_environment(given: object) -> None:
+    """Refuse near misses that would be ignored: memory in place of a directory loses tasks without a word.
+
+    Not for what is ``given`` as an argument, which would win anyway.
+    """
     for name in os.environ:
         for wrong in ("STORAGE__TASK_TRACKER__", "STORAGE_TASK_TRACKER_", "TASK_TRACKER_"):
             rest = name.upper().removeprefix(wrong)
-            if rest != name.upper() and rest.lower().partition("__")[0] in TaskTrackerSettings.model_fields:
+            path = rest.lower().split("__")
+            if (
+                rest != name.upper()
+                and path[0] in TaskTrackerSettings.model_fields
+                and not _is_given(given, path)
+            ):
                 raise SettingsError(
                     f"the environment variable {name} means nothing here; write TASK_TRACKER__{rest}"
                 )
+
+
+def _is_given(given: object, path: Sequence[str]) -> bool:
+    """Tell whether arguments have a value at ``path``; settings that are no mapping any more are complete."""
+    if not path or not isinstance(given, Mapping):
+        return True
+    return path[0] in given and _is_given(given[path[0]], path[1:])
 
 
 def _section(document: object, name: str, prefix: str) -> Mapping[str, Any]:

@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Final
+from typing import TYPE_CHECKING
 
 from task_tracker.tracker import TaskTracker
 
-__all__ = ["get_task_tracker", "reset_task_tracker", "set_task_tracker"]
+if TYPE_CHECKING:
+    from task_tracker.aio import AsyncTaskTracker
+
+__all__ = ["get_async_task_tracker", "get_task_tracker", "reset_task_tracker", "set_task_tracker"]
 
 
-class _Holder:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tracker: TaskTracker | None = None
+class _Process:
+    """What this process has. Each is replaced as a whole, which needs no lock."""
 
-    def get(self) -> TaskTracker | None:
-        return self._tracker
-
-    def swap(self, tracker: TaskTracker | None) -> TaskTracker | None:
-        with self._lock:
-            old, self._tracker = self._tracker, tracker
-            return old
-
-
-_HOLDER: Final = _Holder()
+    installed: TaskTracker | AsyncTaskTracker | None = None
+    wrapper: AsyncTaskTracker | None = None
+    """Made for ``installed`` if that is synchronous and somebody awaits it."""
 
 
 def get_task_tracker() -> TaskTracker:
-    """Return the tracker that :func:`set_task_tracker` installed. Raises RuntimeError before that."""
-    tracker = _HOLDER.get()
-    if tracker is None:
-        raise RuntimeError(
-            "no task tracker is set up; call set_task_tracker(StorageConfig(...).build_task_tracker()) at start"
-        )
-    return tracker
+    """Return the tracker that :func:`set_task_tracker` installed. Raises RuntimeError before that.
+
+    If an AsyncTaskTracker was installed, it is the one behind that.
+    """
+    installed = _installed()
+    return installed if isinstance(installed, TaskTracker) else installed.tracker
 
 
-def set_task_tracker(tracker: TaskTracker | None) -> None:
+def get_async_task_tracker() -> AsyncTaskTracker:
+    """Return the same for coroutines. Raises RuntimeError before :func:`set_task_tracker`.
+
+    If a TaskTracker was installed, it is wrapped; install an AsyncTaskTracker to choose its threads.
+    """
+    installed = _installed()
+    if not isinstance(installed, TaskTracker):
+        return installed
+    from task_tracker.aio import AsyncTaskTracker  # brings asyncio
+
+    wrapper = _Process.wrapper
+    if wrapper is None or wrapper.tracker is not installed:
+        # Two threads may both make one; that of the loser is forgotten after its first calls, with its threads.
+        _Process.wrapper = wrapper = AsyncTaskTracker(installed)
+    return wrapper
+
+
+def set_task_tracker(tracker: TaskTracker | AsyncTaskTracker | None) -> None:
     """Install the tracker of this process; None takes it away. The old one is not closed."""
-    _HOLDER.swap(tracker)
+    _Process.installed, _Process.wrapper = tracker, None
 
 
 def reset_task_tracker() -> None:
     """Take the tracker away and close it, as tests do between one another."""
-    tracker = _HOLDER.swap(None)
-    if tracker is not None:
-        tracker.close()
+    trackers = (_Process.wrapper, _Process.installed)
+    set_task_tracker(None)
+    for tracker in trackers:
+        if tracker is not None:
+            tracker.close()
+
+
+def _installed() -> TaskTracker | AsyncTaskTracker:
+    installed = _Process.installed
+    if installed is None:
+        raise RuntimeError(
+            "no task tracker is set up; call set_task_tracker(StorageConfig(...).build_task_tracker()) at start"
+        )
+    return installed

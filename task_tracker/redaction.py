@@ -29,7 +29,7 @@ __all__ = [
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
-MAX_ERROR_CHARS: Final = 500  # of an error that are kept; what the stored format allows
+MAX_ERROR_CHARS: Final = 500  # of an error that are kept: it is shown in every list of tasks
 REDACTED: Final = "[REDACTED]"
 
 _TRUNCATED: Final = "... [truncated]"

@@ -5,10 +5,11 @@ Owns names, defaults and checks. Refuses to open anything; :mod:`task_tracker.co
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from task_tracker import defaults
 from task_tracker.retention import DAY_SECONDS, SWEEP_SECONDS, Retention
 from task_tracker.store import StoreOptions
 
@@ -16,8 +17,6 @@ __all__ = ["RetentionSettings", "TaskTrackerSettings"]
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-_MAX_CACHED: Final = 10_000
 
 
 class RetentionSettings(BaseModel):
@@ -45,21 +44,21 @@ class TaskTrackerSettings(BaseModel):
     """``memory``, ``persistent``, or the name of a third party's entry point."""
     root: str | None = None
     """Directory below which records are kept. None: the embedding server's own file client."""
-    prefix: str = "/local"
+    prefix: str = defaults.PREFIX
     """Path between the root and the accounts; empty for a root that is mounted there itself."""
-    durability: Literal["full", "edges", "none"] = "edges"
+    durability: defaults.Durability = defaults.DURABILITY
     """What survives a power cut: every commit, creation and end, or nothing."""
     retention: RetentionSettings | None = RetentionSettings()
     """null keeps everything for ever."""
     strict: bool = True
     """False: calls for unknown tasks and late steps are logged instead of raised."""
-    max_cached: Annotated[int, Field(ge=1)] = _MAX_CACHED
+    max_cached: Annotated[int, Field(ge=1)] = defaults.MAX_CACHED
     """Records that a process keeps in memory."""
-    lock_timeout_seconds: PositiveSeconds = 10.0
+    lock_timeout_seconds: PositiveSeconds = defaults.LOCK_TIMEOUT_SECONDS
     """How long a write waits for another process's write to the same user's tasks."""
-    max_threads: Annotated[int, Field(ge=1, le=1000)] = 16
+    max_threads: Annotated[int, Field(ge=1, le=1000)] = defaults.MAX_THREADS
     """Threads that an AsyncTaskTracker may use for calls that wait."""
-    call_seconds: PositiveSeconds = 60.0
+    call_seconds: PositiveSeconds = defaults.CALL_SECONDS
     """How long an awaited call may take."""
     options: dict[str, Any] = {}
     """Settings that only the chosen backend knows."""

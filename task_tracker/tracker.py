@@ -13,12 +13,13 @@ import logging
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_id, check_text, encode_value
+from task_tracker.defaults import MAX_CACHED
 from task_tracker.endings import Ending
 from task_tracker.errors import InvalidTransition, TaskNotFound
 from task_tracker.listing import TaskPage
@@ -33,8 +34,6 @@ __all__ = ["TaskTracker"]
 
 _log = logging.getLogger("task_tracker")
 
-MAX_CACHED: Final = 10_000
-
 
 class TaskTracker:
     """Registers background work so that it can be polled: an in-process cache over a store.
@@ -46,6 +45,8 @@ class TaskTracker:
     it as it now stands and raise when they did not take effect: TaskNotFound, InvalidTransition (the first
     end of a task wins), StoreUnavailable, CorruptRecord. With ``strict=False`` the first two are logged
     instead, and None or the unchanged record is returned.
+
+    A ``store`` that is handed in belongs to the tracker from then on: :meth:`close` closes it.
     """
 
     def __init__(

@@ -11,11 +11,12 @@ import contextlib
 import inspect
 import logging
 import posixpath
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from stores.files.backing import DELETED, Backing, FileRead, Signature
-from stores.files.client_errors import meaning_of
+from stores.files.client_errors import meaning_of, says_unsupported
 from stores.files.ops import FileOps
 from stores.files.temporaries import Temporaries
 from task_tracker.clock import Clock
@@ -28,6 +29,7 @@ __all__ = ["ClientFiles"]
 _log = logging.getLogger("task_tracker")
 
 _NEEDED: Final = ("read", "write", "ls", "mkdir")
+_PROBE: Final = b"moved"
 _MAX_KNOWN_DIRECTORIES: Final = 10_000
 
 
@@ -54,6 +56,8 @@ class ClientFiles(Backing):
         self._lock_timeout_seconds = lock_timeout_seconds
         self.can_remove = callable(getattr(client, "rm", None))
         self.atomic = callable(getattr(client, "mv", None))
+        self._probed = False
+        self._probing = threading.Lock()
         self._locks = KeyedLocks()
         self._made: set[str] = set()
         self._temporaries = Temporaries(clock, FileOps())
@@ -105,11 +109,7 @@ class ClientFiles(Backing):
 
     def exists(self, directory: str, name: str) -> bool:
         """Tell whether there is a file of this name."""
-        try:
-            self._call("read", self.where(directory, name))
-        except FileNotFoundError:
-            return False
-        return True
+        return self._present(self.where(directory, name))
 
     # ---- writing -------------------------------------------------------------------------------------
 
@@ -137,26 +137,61 @@ class ClientFiles(Backing):
 
     def _publish(self, directory: str, name: str, data: bytes) -> None:
         path = self.where(directory, name)
-        if not self.atomic:
+        if not self._moves(directory):
             self._call("write", path, data)
             return
         temporary = self.where(directory, self._temporaries.new_name())
         try:
             self._call("write", temporary, data)
             self._call("mv", temporary, path)
-        except FileExistsError:
-            # Some file systems behind AGFS refuse to rename onto a file (memfs does).
-            self._discard(temporary)
-            self.atomic = False
-            _log.warning(
-                "this client's mv does not replace files; records are written in place from now on, "
-                "and readers may see half of one for a moment",
-                extra={"event": "client_mv_refused"},
-            )
-            self._call("write", path, data)
         except BaseException:
             self._discard(temporary)
             raise
+
+    def _moves(self, directory: str) -> bool:
+        """Tell whether ``mv`` publishes: it is tried once, on two files beside the first record."""
+        if not self.atomic or self._probed:
+            return self.atomic
+        with self._probing:
+            if self.atomic and not self._probed:
+                self.atomic = self._try_to_move(directory)
+                self._probed = True
+                if not self.atomic:
+                    _log.warning(
+                        "this client's mv does not replace files; records are written in place, and readers may "
+                        "see half of one for a moment",
+                        extra={"event": "client_mv_refused"},
+                    )
+        return self.atomic
+
+    def _try_to_move(self, directory: str) -> bool:
+        """Move one file onto another: the second must have the content of the first, which must be gone.
+
+        Raises FileNotFoundError if there is no such directory, StoreUnavailable if nobody answers.
+        """
+        source, target = (self.where(directory, self._temporaries.new_name()) for _ in range(2))
+        try:
+            self._call("write", source, _PROBE)
+            self._call("write", target, b"")
+            try:
+                self._call("mv", source, target)
+            except FileExistsError:
+                return False  # memfs behind AGFS does not replace
+            except StoreUnavailable as error:
+                if says_unsupported(error.__cause__):
+                    return False
+                raise
+            return bytes(self._call("read", target)) == _PROBE and not self._present(source)
+        finally:
+            self._discard(source)
+            self._discard(target)
+
+    def _present(self, path: str) -> bool:
+        try:
+            self._call("read", path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def remove(self, directory: str, name: str) -> None:
         """Remove a file. Raises CapabilityMissing if the client has no ``rm``."""

@@ -11,13 +11,14 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["meaning_of"]
+__all__ = ["meaning_of", "says_unsupported"]
 
 # Texts of AGFS (Go: github.com/c4pt0r/agfs, Rust: OpenViking's ragfs), of Go's os package, of object stores.
 _MISSING: Final = re.compile(
     r"no such (?:file|directory|key|object|path|entry)|nosuchkey|not found|(?:does not|doesn't|not) exist"
 )
 _TAKEN: Final = re.compile(r"already exists|(?:file|directory) exists")
+_UNSUPPORTED: Final = re.compile(r"not (?:supported|implemented)|unsupported")
 _NO_DIRECTORY: Final = re.compile(r"not a directory|NotADirectory", re.IGNORECASE)
 _PATH: Final = re.compile(r"\S*/\S*")
 
@@ -30,6 +31,15 @@ _OTHER_MISSING: Final = re.compile(rf"\b(?:{'|'.join(_OTHER_THINGS)})\b[^:]*\bno
 _OTHER_NAMES: Final = re.compile("|".join(_OTHER_THINGS).replace(" ?", ""), re.IGNORECASE)
 _FILE_NAMES: Final = re.compile(r"(?:file|path|key|object|entry|directory)$", re.IGNORECASE)
 _TROUBLE_NAMES: Final = re.compile(r"connect|timeout|network|transport|permission|auth", re.IGNORECASE)
+
+
+def says_unsupported(error: BaseException | None) -> bool:
+    """Tell whether a client means that it, or the file system behind it, does not know the call at all."""
+    return error is not None and (
+        isinstance(error, NotImplementedError)
+        or any("NotSupported" in kind.__name__ for kind in type(error).__mro__)
+        or _UNSUPPORTED.search(str(error).lower()) is not None
+    )
 
 
 def meaning_of(

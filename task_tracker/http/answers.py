@@ -26,6 +26,7 @@ from task_tracker.http.rendering import JsonResponse, Renderer
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Cursor
 from task_tracker.tracker import TaskTracker
+from task_tracker.transitions import cancellation_requested
 
 __all__ = ["TaskAnswers", "TrackerSource"]
 
@@ -106,7 +107,8 @@ class TaskAnswers:
         tracker = self._tracker()
         current = await _find(tracker, task_id, owner)
         # The tracker takes a second cancel as done already; a client is to learn that it came too late.
-        _refuse_cancel_of_ended(current)
+        if current.status.is_terminal:
+            raise Refused(_not_cancellable(current))
         try:
             changed = await tracker.cancel(task_id, *owner)
         except (
@@ -116,8 +118,8 @@ class TaskAnswers:
             raise Refused(_not_cancellable(current)) from error
         if changed is None:
             raise Refused(Failure.not_found(task_id))
-        if changed.status is not TaskStatus.CANCELLED:
-            _refuse_cancel_of_ended(changed)  # a tracker with strict=False does not raise
+        if not cancellation_requested(changed):  # a tracker with strict=False does not raise
+            raise Refused(_not_cancellable(changed))
         return self._ok(changed.to_dict())
 
     async def delete(self, task_id: str, owner: Owner) -> Response:
@@ -177,11 +179,6 @@ def _check_cursor(before: str) -> None:
         raise Refused(
             Failure.bad_parameter("before", "is no cursor; pass X-Next-Cursor of the page before, unchanged")
         ) from error
-
-
-def _refuse_cancel_of_ended(record: TaskRecord) -> None:
-    if record.status.is_terminal:
-        raise Refused(_not_cancellable(record))
 
 
 def _not_cancellable(record: TaskRecord) -> Failure:

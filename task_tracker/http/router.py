@@ -60,7 +60,8 @@ def create_router(
     """Return a router with the five task routes below ``prefix``, for ``app.include_router``.
 
     ``tracker``: a tracker, or a function without arguments that returns one (``get_task_tracker``), asked
-    for each request. A synchronous tracker is wrapped once; closing it stays the server's business.
+    for each request. A synchronous tracker is wrapped once, with threads of the wrapper's own that end with
+    it; pass an AsyncTaskTracker to choose its threads and deadline. Closing stays the server's business.
     ``identity``: the server's own FastAPI dependency. It returns an object with ``account_id`` and
     ``user_id`` (:class:`Identity` or the like), ``user_id`` None for an administrator of the account, or
     raises an HTTPException, which is left as it is. ``renderer``: builds the bodies, an :class:`Envelope`

@@ -64,3 +64,8 @@ def __getattr__(name: str) -> Any:
             f"task_tracker.testing.{name} needs pytest and hypothesis; install 'durable-task-tracker[testing]'"
         ) from error
     return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Name also what has not been imported yet."""
+    return sorted({*globals(), *__all__})

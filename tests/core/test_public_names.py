@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import importlib
 import inspect
 import subprocess
 import sys
@@ -12,9 +15,16 @@ import pytest
 
 import stores
 import task_tracker
-from task_tracker import TaskTracker, get_task_tracker, reset_task_tracker, set_task_tracker
+from task_tracker import (
+    AsyncTaskTracker,
+    TaskTracker,
+    get_async_task_tracker,
+    get_task_tracker,
+    reset_task_tracker,
+    set_task_tracker,
+)
 from task_tracker.store import LeaseStore, TaskStore
-from tests.core.support import OWNER, WatchedStore, in_threads
+from tests.core.support import OWNER, WatchedStore, in_threads, join, own_threads
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +51,7 @@ NAMES = [
     "TaskTracker",
     "TaskTrackerError",
     "VersionConflict",
+    "get_async_task_tracker",
     "get_task_tracker",
     "reset_task_tracker",
     "set_task_tracker",
@@ -98,6 +109,12 @@ def test_the_names_of_stores() -> None:
         assert issubclass(getattr(stores, name), TaskStore)
     with pytest.raises(AttributeError, match="module 'stores' has no attribute 'nothing'"):
         stores.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["task_tracker", "stores", "task_tracker.testing"])
+def test_names_that_are_imported_late_show_up_all_the_same(module: str) -> None:
+    imported = importlib.import_module(module)
+    assert set(dir(imported)) >= {*imported.__all__, "__name__"}
 
 
 @pytest.mark.parametrize("module", ["task_tracker", "stores"])
@@ -179,7 +196,55 @@ def test_the_tracker_of_the_process_is_set_and_taken_away(store: WatchedStore) -
     set_task_tracker(None)
     with pytest.raises(RuntimeError):
         get_task_tracker()
+    with pytest.raises(RuntimeError, match=r"no task tracker is set up; call set_task_tracker\("):
+        get_async_task_tracker()
     assert other.create("t", **OWNER).status == "pending"
+
+
+@pytest.mark.usefixtures("_reset")
+def test_code_that_awaits_and_code_that_does_not_share_the_tracker_of_the_process(
+    store: WatchedStore,
+) -> None:
+    """Whichever kind is installed, both can be had."""
+    sync = TaskTracker(store)
+    aio = AsyncTaskTracker(sync)
+    set_task_tracker(aio)
+    assert get_async_task_tracker() is aio
+    assert get_task_tracker() is sync
+    set_task_tracker(sync)
+    assert get_task_tracker() is sync
+    assert get_async_task_tracker().tracker is sync
+    assert get_async_task_tracker() is get_async_task_tracker()
+    other = TaskTracker()
+    set_task_tracker(other)
+    assert get_async_task_tracker().tracker is other
+    aio.close()
+
+
+@pytest.mark.usefixtures("_reset")
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_resetting_ends_the_threads_of_the_tracker_that_was_awaited(
+    store: WatchedStore, wrapped: bool
+) -> None:
+    sync = TaskTracker(store)
+    set_task_tracker(AsyncTaskTracker(sync) if wrapped else sync)
+    asyncio.run(get_async_task_tracker().stats("acme"))
+    assert own_threads()
+    reset_task_tracker()
+    assert own_threads() == set()
+    assert store.closed == 1
+
+
+@pytest.mark.usefixtures("_reset")
+def test_a_wrapper_that_nobody_has_any_more_takes_its_threads_along(store: WatchedStore) -> None:
+    """nobody can close it; the tracker below is not its own and stays open."""
+    set_task_tracker(TaskTracker(store))
+    asyncio.run(get_async_task_tracker().stats("acme"))
+    (thread,) = own_threads()
+    set_task_tracker(None)
+    gc.collect()
+    join(thread)
+    assert store.closed == 0
 
 
 @pytest.mark.usefixtures("_reset")

@@ -303,9 +303,9 @@ def test_a_client_that_moves_and_cannot_remove_leaves_its_temporary_file() -> No
     files = client_files(MoverThatCannotRemove())
     with pytest.raises(StoreUnavailable, match="no space left on device"):
         files.create(DIRECTORY, NAME, b"{}")
-    (name,) = files.names(DIRECTORY)
-    assert name.startswith(".tmp-")
-    assert files.signature(DIRECTORY, name) is None
+    names = files.names(DIRECTORY)
+    assert [name[:5] for name in names] == [".tmp-", ".tmp-"]
+    assert files.signature(DIRECTORY, names[0]) is None
 
 
 def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_error() -> None:
@@ -395,3 +395,30 @@ def test_each_deletion_leaves_another_mark() -> None:
     assert len(set(marks)) == 3
     with pytest.raises(FileNotFoundError):
         files.retire(DIRECTORY, NAME)
+
+
+class CopyingClient(MovingClient):
+    """Its ``mv`` is copy and delete, and forgets the second half."""
+
+    def mv(self, source: str, target: str) -> Any:
+        return self.write(target, self.read(source))
+
+
+class UnmovingClient(MovingClient):
+    """It has an ``mv`` that only says that there is none."""
+
+    def mv(self, source: str, target: str) -> Any:
+        raise RuntimeError("HTTP 501: not supported by this file system")
+
+
+@pytest.mark.parametrize(
+    "client", [CopyingClient(), UnmovingClient()], ids=lambda client: type(client).__name__
+)
+def test_a_move_that_does_not_move_is_found_out_before_it_matters(client: MovingClient) -> None:
+    """What a client can do is tried, not believed by the name of a method."""
+    files = client_files(client)
+    files.create(DIRECTORY, NAME, b"{}")
+    files.replace(DIRECTORY, NAME, b'{"a":1}', final=False)
+    assert client.read(f"{DIRECTORY}/{NAME}") == b'{"a":1}'
+    assert not files.atomic
+    assert [entry["name"] for entry in client.ls(DIRECTORY)] == [NAME]

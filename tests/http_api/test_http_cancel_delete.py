@@ -121,10 +121,12 @@ def test_delete_says_faithfully_whether_there_was_anything(tracker: TaskTracker,
         client.error("DELETE", "/tasks/never-existed", 404)
 
 
-def test_a_state_of_a_newer_version_is_shown_and_left_alone(tmp_path) -> None:
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_of_a_newer_version_is_shown_and_left_alone(tmp_path, strict: bool) -> None:
+    """[D144] also by a tracker that does not raise: "ok" would say that it is being cancelled."""
     from task_tracker import StorageConfig
 
-    config = StorageConfig(task_tracker={"backend": "persistent", "root": str(tmp_path)})
+    config = StorageConfig(task_tracker={"backend": "persistent", "root": str(tmp_path), "strict": strict})
     with config.build_task_tracker(cleanup=False) as tracker:
         task_id = create(tracker)
         path = next(tmp_path.rglob(f"{task_id}.json"))

@@ -1,0 +1,30 @@
+"""Defaults that several layers name: settings, constructors and stores take them from here."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+__all__ = [
+    "CALL_SECONDS",
+    "DURABILITY",
+    "LOCK_TIMEOUT_SECONDS",
+    "MAX_CACHED",
+    "MAX_THREADS",
+    "PREFIX",
+    "Durability",
+]
+
+Durability = Literal["full", "edges", "none"]
+"""What survives a power cut: every write, creations and ends, or nothing."""
+
+MAX_CACHED: Final = 10_000
+"""Records that a process keeps in memory."""
+MAX_THREADS: Final = 16
+"""Threads of an AsyncTaskTracker."""
+CALL_SECONDS: Final = 60.0
+"""How long an awaited call may take."""
+PREFIX: Final = "/local"
+"""Path between the root and the accounts."""
+DURABILITY: Final[Durability] = "edges"
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+"""How long a write waits for another process's write to the same user's tasks."""
