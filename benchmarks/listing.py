@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
+import uuid
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,41 +21,62 @@ SIZES = (100, 10_000, 100_000)
 ACCOUNT, USER = "acme", "alice"
 
 
-def rows(disk: Path) -> list[Row]:
-    """Measure on disk."""
+def rows(disk: Path, memory_disk: Path | None) -> list[Row]:
+    """Measure on disk, the two smaller sizes on tmpfs too; and what ids that do not sort by time cost."""
+    found = _sizes(disk, "on disk", SIZES, most_scans=2.0, most_growth=3.0)
+    if memory_disk is not None:
+        found += _sizes(memory_disk, "tmpfs", SIZES[:2], most_scans=None, most_growth=None)
+    with directory(disk) as root:
+        folder = fill(root, 10_000, active=ACTIVE, new_id=_uuid4)
+        ours, scan = _warm(root, folder)[1]["has_running"]
+    found.append(
+        _after_a_change("has_running of 10,000 with UUIDv4 ids after a change", "on disk", ours, scan, None)
+    )
+    return found
+
+
+def _sizes(
+    base: Path, where: str, sizes: Sequence[int], *, most_scans: float | None, most_growth: float | None
+) -> list[Row]:
     warm: dict[int, dict[str, float]] = {}
     found = []
-    for size in SIZES:
-        with directory(disk) as root:
+    for size in sizes:
+        with directory(base) as root:
             folder = fill(root, size, active=min(ACTIVE, size // 2))
             cold_list, cold_running = _cold(root)
             warm[size], changed = _warm(root, folder)
         found += [
-            Row(f"list 50 of {size:,}, fresh process", cold_list, "ms"),
-            Row(f"has_running among {size:,}, fresh process", cold_running, "ms"),
+            Row(f"list 50 of {size:,}, fresh process, {where}", cold_list, "ms"),
+            Row(f"has_running among {size:,}, fresh process, {where}", cold_running, "ms"),
         ]
         for what, microseconds_ in warm[size].items():
-            found.append(Row(f"{what} of {size:,}, warm", microseconds_, "us"))
+            found.append(Row(f"{what} of {size:,}, warm, {where}", microseconds_, "us"))
         for what, (ours, scan) in changed.items():
-            target = 2.0 if size == 10_000 else None
-            detail = f"{ours / 1000:.2f} ms / {scan / 1000:.2f} ms"
-            found.append(
-                Row(f"{what} of {size:,} after a change / os.scandir", ours / scan, "x", target, detail)
-            )
+            target = most_scans if size == 10_000 else None
+            found.append(_after_a_change(f"{what} of {size:,} after a change", where, ours, scan, target))
     for what in warm[100]:
         ratio = warm[10_000][what] / warm[100][what]
-        found.append(Row(f"{what}, warm: 10,000 tasks / 100 tasks", ratio, "x", 3.0))
+        found.append(Row(f"{what}, warm: 10,000 tasks / 100 tasks, {where}", ratio, "x", most_growth))
     return found
 
 
-def fill(root: Path, size: int, *, active: int) -> Path:
+def _after_a_change(what: str, where: str, ours: float, scan: float, target: float | None) -> Row:
+    detail = f"{ours / 1000:.2f} ms / {scan / 1000:.2f} ms"
+    return Row(f"{what} / os.scandir, {where}", ours / scan, "x", target, detail)
+
+
+def _uuid4(_: float) -> str:
+    return str(uuid.UUID(hex=SYSTEM_CLOCK.new_token(), version=4))
+
+
+def fill(root: Path, size: int, *, active: int, new_id: Callable[[float], str] = SYSTEM_CLOCK.new_id) -> Path:
     """Write records behind the store's back, a second apart, every so many of them running."""
     folder = root / "local/acme/tasks/alice"
     folder.mkdir(parents=True)
     start = SYSTEM_CLOCK.now() - size
     for index in range(size):
         at = round(start + index, 6)
-        task_id = SYSTEM_CLOCK.new_id(at)
+        task_id = new_id(at)
         status = TaskStatus.RUNNING if index % (size // active) == 0 else TaskStatus.COMPLETED
         record = TaskRecord(
             task_id,

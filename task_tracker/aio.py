@@ -1,8 +1,10 @@
 """AsyncTaskTracker: the same calls as coroutines, a thin facade over the synchronous tracker.
 
-Owns a bounded pool of threads and the deadline of a call. Refuses to keep anything that belongs to one
+Owns the deadline of a call and what becomes of one that never began. Refuses to keep anything that belongs to one
 event loop: the same object serves any thread and any loop, also several at once.
 """
+
+# long: one method for each call of the public interface, as in tracker.py
 
 from __future__ import annotations
 

@@ -53,11 +53,10 @@ def set_task_tracker(tracker: TaskTracker | AsyncTaskTracker | None) -> None:
 
 def reset_task_tracker() -> None:
     """Take the tracker away and close it, as tests do between one another."""
-    trackers = (_Process.wrapper, _Process.installed)
+    tracker = _Process.wrapper or _Process.installed  # a wrapper closes what it wraps
     set_task_tracker(None)
-    for tracker in trackers:
-        if tracker is not None:
-            tracker.close()
+    if tracker is not None:
+        tracker.close()
 
 
 def _installed() -> TaskTracker | AsyncTaskTracker:

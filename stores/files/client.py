@@ -70,7 +70,9 @@ class ClientFiles(Backing):
 
     def read(self, directory: str, name: str) -> FileRead:
         """Return a file's bytes."""
-        path = self.where(directory, name)
+        return FileRead(self._bytes(self.where(directory, name)), None, False)
+
+    def _bytes(self, path: str) -> bytes:
         data = self._call("read", path)
         if isinstance(data, str):
             data = data.encode(errors="surrogatepass")
@@ -78,7 +80,7 @@ class ClientFiles(Backing):
             raise StoreUnavailable(
                 f"cannot read {path}: the client gave a {type(data).__name__}, not bytes; check its version"
             )
-        return FileRead(bytes(data), None, False)
+        return bytes(data)
 
     def signature(self, directory: str, name: str) -> Signature | None:
         """Return None: a client cannot tell without reading."""
@@ -181,7 +183,7 @@ class ClientFiles(Backing):
                 if says_unsupported(error.__cause__):
                     return False
                 raise
-            return bytes(self._call("read", target)) == _PROBE and not self._present(source)
+            return self._bytes(target) == _PROBE and not self._present(source)
         finally:
             self._discard(source)
             self._discard(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -205,9 +206,11 @@ def run_with(path: Path, *, root: bool = True) -> str:
         "try:\n    task_tracker.TaskTracker()\n"
         "except task_tracker.SettingsError as error:\n    print(error)\n"
     )
-    found = [str(path), *([str(ROOT)] if root else [])]
+    # Without `site`: an editable installation would put this project on the path of every process.
+    packages = sysconfig.get_paths()["purelib"]
+    found = [str(path), *([str(ROOT)] if root else []), packages]
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-S", "-c", program],
         cwd=path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(found)},
         capture_output=True,

@@ -55,7 +55,6 @@ class TwoTrackers(RuleBasedStateMachine):
         for tracker in self.trackers:
             tracker.access.outcomes.start = lambda delay_seconds=0.0: None  # type: ignore[method-assign]
         self.states: dict[str, str] = {}
-        self.ended_at: dict[str, float] = {}
         self.gone: dict[str, str] = {}
         self.waiting: list[dict[str, str]] = [{}, {}]
 
@@ -79,8 +78,6 @@ class TwoTrackers(RuleBasedStateMachine):
         state = self.after(name, event)
         if state is None:
             return False
-        if state in TERMINAL and self.states[name] not in TERMINAL:
-            self.ended_at[name] = self.clock.now()
         self.states[name] = state
         return True
 
@@ -160,6 +157,11 @@ class TwoTrackers(RuleBasedStateMachine):
         if state is not None:
             self.gone[name] = self.states.pop(name)
 
+    def last_change(self, number: int, name: str) -> float:
+        """An outcome that waited has the time of its call, or of a later change by somebody else."""
+        record: Any = self.trackers[number].get(name, **OWNER)
+        return float(record.updated_at)
+
     @rule(number=which)
     def purge(self, number: int) -> None:
         now = self.clock.now()
@@ -167,7 +169,7 @@ class TwoTrackers(RuleBasedStateMachine):
         expired = [
             name
             for name, state in self.states.items()
-            if state in TERMINAL and self.ended_at[name] <= now - terms[state]
+            if state in TERMINAL and self.last_change(number, name) <= now - terms[state]
         ]
         assert self.trackers[number].purge() == len(expired)
         for name in expired:
@@ -194,12 +196,7 @@ class TwoTrackers(RuleBasedStateMachine):
         for name in list(self.waiting[number]):
             event = self.waiting[number].pop(name)
             if name in self.states:
-                # Its time is that of the call, so it may be old already.
-                before = self.states[name]
                 self.move(name, event)
-                if self.states[name] != before:
-                    record: Any = self.trackers[number].get(name, **OWNER)
-                    self.ended_at[name] = record.updated_at
 
     # ---- what must always be so --------------------------------------------------------------------
 
