@@ -51,16 +51,19 @@ class InMemoryTaskStore(TaskStore):
         if max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records}")
         self._max_records = max_records
-        self.renew()
-        renew_after_fork(self)
         self._records: dict[TaskKey, Stored] = {}
         self._accounts: dict[str, dict[str, Listing]] = {}
+        self.renew()
+        renew_after_fork(self)
         self._last_version = 0
         self._shrink_beyond = max_records
 
     def renew(self) -> None:
-        """Make new locks: a forked child has a copy of its own."""
+        """Make new locks: a forked child has a copy of its own. An addition may just have been half done."""
         self._lock = threading.Lock()
+        self._accounts = {}
+        for record, _ in self._records.values():
+            self._list(record)
 
     def create(self, record: TaskRecord) -> Stored:
         """Store a new record; see :meth:`TaskStore.create`."""
@@ -163,9 +166,12 @@ class InMemoryTaskStore(TaskStore):
     def _put(self, record: TaskRecord) -> Stored:
         self._last_version += 1
         self._records[record.key] = stored = Stored(record, self._last_version)
+        self._list(record)
+        return stored
+
+    def _list(self, record: TaskRecord) -> None:
         users = self._accounts.setdefault(record.account_id, {})
         users.setdefault(record.user_id, Listing()).put(Summary.of(record))
-        return stored
 
     def _drop(self, key: TaskKey) -> None:
         del self._records[key]

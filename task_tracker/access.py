@@ -183,7 +183,7 @@ class RecordAccess:
         try:
             return self.change(key, step)
         except StoreUnavailable as error:
-            if self.outcomes.keep(key, lambda: self._apply(key, step)):
+            if self.keep(key, step):
                 what = (
                     f"the outcome of task {key.task_id} could not be stored and is tried again in the background "
                     "as long as this process lives"
@@ -197,16 +197,52 @@ class RecordAccess:
                 raise
             raise StoreUnavailable(f"{what}: {error}") from error
 
+    def keep(self, key: TaskKey, step: Step) -> bool:
+        """Keep a step that ends a task for later; False if it was not taken (:meth:`PendingOutcomes.keep`).
+
+        It is meant for the task as it is known now: if its id is used again meanwhile, that is another one's.
+        """
+        known = self.cache.get(key)
+        life = None if known is None else known.record.created_at
+
+        def of_this_life(record: TaskRecord) -> TaskRecord:
+            if life is not None and record.created_at != life:
+                raise TaskNotFound(
+                    f"task {key.task_id} was deleted; another one has its id now, which goes on"
+                )
+            return step(record)
+
+        return self.outcomes.keep(key, lambda: self._apply(key, of_this_life))
+
+    def delete_owner(self, account_id: str, user_id: str) -> int:
+        """Delete all records of an owner; return how many. Raises InvalidTransition while some are active."""
+        before = dict(self.cache.of_owner(account_id, user_id))
+        deleted = self.store.delete_owner(account_id, user_id)
+        after = self.cache.of_owner(account_id, user_id)
+        self.cache.drop_owner(account_id, user_id)
+        for key, stored in after:
+            if before.get(key) is not stored:
+                self._ask(key, None)  # written while the others were deleted: it may be a new one
+        return deleted
+
     def delete(self, key: TaskKey) -> bool:
         """Delete a record that has ended; False if there is none. Raises InvalidTransition if it is active."""
+        before = self.cache.get(key)
         try:
             self.store.delete(key)
         except TaskNotFound:
-            self.cache.drop(key)
+            self._forget(key, before)
             return False
-        self.cache.drop(key)
+        self._forget(key, before)
         self.changes.announce(key)
         return True
+
+    def _forget(self, key: TaskKey, before: Stored | None) -> None:
+        """Drop a deleted record from the cache, unless its id was used again meanwhile."""
+        after = self.cache.get(key)
+        self.cache.drop(key)
+        if after is not before:
+            self._ask(key, None)
 
     def _change_unconfirmed(self, key: TaskKey, step: Step) -> TaskRecord | None:
         """Try to write from the cached record without asking first; None if that proved nothing."""

@@ -1,7 +1,7 @@
 """AsyncTaskTracker: the same calls as coroutines, a thin facade over the synchronous tracker.
 
-Owns the deadline of a call and what becomes of one that never began. Refuses to keep anything that belongs to one
-event loop: the same object serves any thread and any loop, also several at once.
+Owns the deadline of a call and what becomes of one that never began. Refuses to keep anything that belongs
+to one event loop: the same object serves any thread and any loop, also several at once.
 """
 
 # long: one method for each call of the public interface, as in tracker.py
@@ -12,8 +12,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -65,9 +63,9 @@ class AsyncTaskTracker:
         self._tracker = tracker if tracker is not None else TaskTracker()
         self._max_threads = max_threads
         self._call_seconds = call_seconds
-        self._lock = threading.Lock()
-        self._pool: CallThreads | None = None
-        self._pid = 0
+        self._threads = CallThreads(max_threads)
+        # A wrapper that nobody closes takes its threads along when nobody has it any more.
+        weakref.finalize(self, self._threads.end).atexit = False
         self._closed = False
 
     @property
@@ -342,21 +340,16 @@ class AsyncTaskTracker:
 
     def close(self) -> None:
         """Wait for calls under way, ``call_seconds`` at most, end the threads, close the tracker. Twice is safe."""
-        with self._lock:
-            self._closed = True
-            pool, self._pool = self._pool, None
-            if self._pid != os.getpid():
-                pool = None
-        if pool is not None:
-            hanging = pool.close(self._call_seconds, self._tracker.clock.monotonic)
-            if hanging:
-                _log.warning(
-                    "%d call%s not returned within %s seconds; closing without waiting any longer",
-                    hanging,
-                    " has" if hanging == 1 else "s have",
-                    self._call_seconds,
-                    extra={"event": "calls_left_behind"},
-                )
+        self._closed = True
+        hanging = self._threads.close(self._call_seconds, self._tracker.clock.monotonic)
+        if hanging:
+            _log.warning(
+                "%d call%s not returned within %s seconds; closing without waiting any longer",
+                hanging,
+                " has" if hanging == 1 else "s have",
+                self._call_seconds,
+                extra={"event": "calls_left_behind"},
+            )
         self._tracker.close()
 
     async def aclose(self) -> None:
@@ -402,25 +395,23 @@ class AsyncTaskTracker:
             return call()
         limit = self._call_seconds if seconds is None else min(seconds, self._call_seconds)
         context = contextvars.copy_context()
-        threads = self._threads()
-        started = threads.submit(partial(context.run, call), share)
+        started = self._threads.submit(partial(context.run, call), share)
         future: asyncio.Future[_T] = asyncio.wrap_future(started)
         future.add_done_callback(_look_at)
         deadline = self._tracker.clock.monotonic() + limit
         try:
             done, _ = await asyncio.wait({future}, timeout=limit)
         except asyncio.CancelledError:
-            if threads.withdraw(started):
-                with contextlib.suppress(
-                    ValueError, TypeError, TaskTrackerError
-                ):  # it would have been refused
+            if self._threads.withdraw(started):
+                # What would have been refused for its arguments is no loss.
+                with contextlib.suppress(ValueError, TypeError, TaskTrackerError):
                     instead()
             elif settle:
                 await self._settle(future, deadline)
             raise
         if done:
             return future.result()
-        if threads.withdraw(started):
+        if self._threads.withdraw(started):
             raise StoreUnavailable(
                 f"no thread was free within {limit} seconds, the call did not begin; {instead()}"
             )
@@ -464,17 +455,6 @@ class AsyncTaskTracker:
                 return
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({future}, timeout=remaining)
-
-    def _threads(self) -> CallThreads:
-        with self._lock:
-            self._check_open()
-            if self._pool is None or self._pid != os.getpid():
-                # After a fork the pool's threads are the parent's.
-                self._pid = os.getpid()
-                self._pool = CallThreads(self._max_threads)
-                # A wrapper that nobody closes takes its threads along when nobody has it any more.
-                weakref.finalize(self, self._pool.end).atexit = False
-            return self._pool
 
 
 def _set(event: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:

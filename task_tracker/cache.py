@@ -88,6 +88,12 @@ class TaskCache:
         with self._lock:
             return list(self._active.items())
 
+    def of_owner(self, account_id: str, user_id: str) -> list[tuple[TaskKey, Stored]]:
+        """Return a copy of what is held of an owner."""
+        with self._lock:
+            held = [*self._ended.items(), *self._active.items()]
+        return [(key, stored) for key, stored in held if key[:2] == (account_id, user_id)]
+
     def mark(self) -> int:
         """Return a mark to take before reading from the store; see :meth:`put`."""
         return self._drops

@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
+from task_tracker.forks import renew_after_fork
+
 __all__ = ["CallThreads", "Share"]
 
 
@@ -33,12 +35,17 @@ class CallThreads:
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
+        self._closed = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew, without threads: those and what they are to do are the parent's."""
         self._changed = threading.Condition()
         self._waiting: dict[Future[Any], _Call] = {}
         self._running: Counter[Hashable] = Counter()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        self._closed = False
 
     def __len__(self) -> int:
         """Return how many calls wait for a thread."""
@@ -131,7 +138,7 @@ class CallThreads:
     def _give_back(self, call: _Call) -> None:
         if call.share is not None:
             self._running[call.share.subject] -= 1
-            if not self._running[call.share.subject]:
+            if self._running[call.share.subject] <= 0:  # below it, if the call forked
                 del self._running[call.share.subject]
 
 

@@ -261,7 +261,10 @@ def _extensions(document: dict[str, Any]) -> dict[str, Any]:
     attempt = document.get("attempt")
     if attempt is not None:
         known["attempt"] = Attempt(
-            int(attempt["epoch"]), str(attempt["token"]), str(attempt["holder"]), int(attempt.get("count", 1))
+            _typed(attempt, "epoch", int),
+            _typed(attempt, "token", str),
+            _typed(attempt, "holder", str),
+            _typed({"count": 1} | attempt, "count", int),
         )
     strangers = {name: value for name, value in document.items() if name not in _KNOWN}
     if strangers:

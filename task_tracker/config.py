@@ -82,6 +82,11 @@ class StorageConfig(BaseSettings):
     def build_task_store(self, agfs: object | None = None) -> TaskStore:
         """Return the configured store. ``agfs`` is the server's file client, used where no root is set."""
         settings = self.task_tracker
+        if settings.root is not None and settings.backend == "memory":
+            raise SettingsError(
+                'storage.task_tracker.root is set, but the backend is "memory", which keeps nothing there; '
+                'set storage.task_tracker.backend to "persistent"'
+            )
         return open_store(settings.backend, settings.store_options(agfs))
 
     def build_task_tracker(self, agfs: object | None = None, *, cleanup: bool = True) -> TaskTracker:

@@ -7,6 +7,7 @@ reconciler to settle.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -57,7 +58,13 @@ class PendingOutcomes(Duty):
                 return False
             self._pending[key] = land
             self._pause = _FIRST_PAUSE_SECONDS
-        self.start(self._clock.jitter(_FIRST_PAUSE_SECONDS))
+        try:
+            self.start(self._clock.jitter(_FIRST_PAUSE_SECONDS))
+        except RuntimeError:
+            # No thread is to be had now: the next call for this task, the next outcome or close() tries it.
+            _log.warning(
+                "no thread could be started to try outcomes again", extra={"event": "no_retry_thread"}
+            )
         return True
 
     def task_ids(self) -> list[str]:
@@ -87,6 +94,15 @@ class PendingOutcomes(Duty):
         with self._lock:
             if self._pending.get(key) is land:
                 del self._pending[key]
+
+    def flush(self, seconds: float) -> None:
+        """Try all that wait once, for ``seconds`` at most."""
+        deadline = self._clock.monotonic() + seconds
+        for key in list(self._pending):
+            if self._clock.monotonic() >= deadline:
+                return
+            with contextlib.suppress(StoreUnavailable, CorruptRecord):
+                self.land(key)
 
     def run_once(self) -> float | None:
         """Try those that wait, until a few could not be stored; return the pause, None when all landed.

@@ -93,7 +93,7 @@ class Attempt:
     """
 
     epoch: int
-    token: str
+    token: str = dataclasses.field(repr=False)
     holder: str
     count: int = 1
 
@@ -169,6 +169,8 @@ class TaskRecord:
 
     def get_private(self) -> Any:
         """Return the task's credentials, decoded anew; None when there are none or the task has ended."""
+        if self.status.is_terminal:
+            return None
         return orjson.loads(self.private_json) if self.private_json is not None else None
 
     def changed(self, **changes: Any) -> TaskRecord:

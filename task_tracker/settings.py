@@ -54,11 +54,11 @@ class TaskTrackerSettings(BaseModel):
     """False: calls for unknown tasks and late steps are logged instead of raised."""
     max_cached: Annotated[int, Field(ge=1)] = defaults.MAX_CACHED
     """Records that a process keeps in memory."""
-    lock_timeout_seconds: PositiveSeconds = defaults.LOCK_TIMEOUT_SECONDS
+    lock_timeout_seconds: Annotated[PositiveSeconds, Field(le=1e6)] = defaults.LOCK_TIMEOUT_SECONDS
     """How long a write waits for another process's write to the same user's tasks."""
     max_threads: Annotated[int, Field(ge=1, le=1000)] = defaults.MAX_THREADS
     """Threads that an AsyncTaskTracker may use for calls that wait."""
-    call_seconds: PositiveSeconds = defaults.CALL_SECONDS
+    call_seconds: Annotated[PositiveSeconds, Field(le=1e6)] = defaults.CALL_SECONDS
     """How long an awaited call may take."""
     options: dict[str, Any] = {}
     """Settings that only the chosen backend knows."""

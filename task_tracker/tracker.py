@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
@@ -33,6 +33,8 @@ from task_tracker.waiting import Waiting
 __all__ = ["TaskTracker"]
 
 _log = logging.getLogger("task_tracker")
+
+_LAST_TRY_SECONDS: Final = 30.0
 
 
 class TaskTracker:
@@ -403,9 +405,7 @@ class TaskTracker:
         then. No task can be created for the user until it is done; interrupted, it is called again.
         """
         check_owner(account_id or "", user_id or "")
-        deleted = self.access.store.delete_owner(account_id, user_id)
-        self.access.cache.drop_owner(account_id, user_id)
-        return deleted
+        return self.access.delete_owner(account_id, user_id)
 
     def purge(self) -> int:
         """Run one retention sweep now; return how many records it deleted. Raises StoreUnavailable."""
@@ -427,8 +427,8 @@ class TaskTracker:
         Also one that was handed in: a store belongs to the tracker that it was given to. Twice is safe.
         """
         self.stop_cleanup_loop()
-        if self.access.outcomes.stop() and len(self.access.outcomes):
-            self.access.outcomes.run_once()
+        if self.access.outcomes.stop():
+            self.access.outcomes.flush(_LAST_TRY_SECONDS)
         lost = self.access.outcomes.task_ids()
         if lost:
             _log.error(
@@ -468,7 +468,7 @@ class TaskTracker:
 
     def _keep(self, ending: Ending, key: TaskKey) -> bool:
         """Keep an ending for which there was no time; False if it was not taken (:meth:`PendingOutcomes.keep`)."""
-        return self.access.outcomes.keep(key, lambda: self.access._apply(key, ending.step))
+        return self.access.keep(key, ending.step)
 
     def __enter__(self) -> Self:
         """Return the tracker; leaving the block closes it."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,36 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     from task_tracker import reset_task_tracker
 
     reset_task_tracker()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "at_least"),
+    [
+        ("id or ids or purge or history or delete or create", 50),
+        pytest.param("test", 200, marks=pytest.mark.slow),
+    ],
+)
+def test_the_suite_can_be_adopted_as_its_page_says(tmp_path: Path, chosen: str, at_least: int) -> None:
+    """In a project of its own, which has nothing but what the page shows."""
+    text = (ROOT / "docs" / "writing-a-backend.md").read_text()
+    (adopted,) = [match[1] for match in FENCE.finditer(text) if "class TestMyStore" in match[1]]
+    (settings,) = re.findall(r"^```toml\n(\[tool\.pytest.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_my_store.py").write_text(adopted)
+    (tmp_path / "pyproject.toml").write_text(settings)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-k", chosen, "--strict-markers"],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    passed = re.search(r"(\d+) passed", ran.stdout)
+    assert passed
+    assert int(passed[1]) >= at_least, ran.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

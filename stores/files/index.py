@@ -28,6 +28,8 @@ __all__ = ["UNORDERED", "FileVersion", "OwnerIndex", "RecordReader", "out_of_ord
 
 ID_SLACK_SECONDS: Final = 1.0
 """How far ``created_at`` may lie from the time in a generated id (clocks step, counters run ahead)."""
+RECENT_SECONDS: Final = 10.0
+"""Well above ID_SLACK_SECONDS: an id that comes again later than that marks its directory as unordered."""
 UNORDERED: Final = ".unordered"
 """In a directory where an id of generated form carries another time than its record: names do not sort there."""
 FIRST_BATCH: Final = 64
@@ -92,6 +94,8 @@ class OwnerIndex:
         """Of records to look at whenever the directory has changed: those that have not ended."""
         self._reusable: dict[str, FileVersion] = {}
         """Of ended ones whose id may come again: looked at when something was deleted."""
+        self._recent: dict[str, FileVersion] = {}
+        """The same of generated form, read within seconds of the time they carry: later ones would be out of order."""
         self._deletions: object = None
         self._corrupt: dict[str, CorruptRecord] = {}
 
@@ -189,8 +193,9 @@ class OwnerIndex:
             for name in self._names.difference(names):
                 self._forget(name)
         suspects = list(self._versions)
-        if self._reusable and self._deletions_changed():
+        if (self._reusable or self._recent) and self._deletions_changed():
             suspects.extend(self._reusable)
+            suspects.extend(self._recent)
         unread = []
         self._others = []
         for name in fresh:
@@ -209,15 +214,22 @@ class OwnerIndex:
             suspects.extend(
                 summary.task_id
                 for summary in self._listing
-                if summary.task_id not in self._versions and summary.task_id not in self._reusable
+                if summary.task_id not in self._versions
+                and summary.task_id not in self._reusable
+                and summary.task_id not in self._recent
             )
         if unread:
             self._unread.extend(unread)
             self._unread.sort()
         for task_id in suspects:
             # Each stays a suspect if a later one cannot be read.
-            self._versions.setdefault(task_id, self._reusable.pop(task_id, _UNKNOWN))
+            known = self._reusable.pop(task_id, None) or self._recent.pop(task_id, None) or _UNKNOWN
+            self._versions.setdefault(task_id, known)
         self._look_again([task_id for task_id in suspects if not self._check(task_id)])
+        if self._recent:
+            self._recent = {
+                task_id: version for task_id, version in self._recent.items() if _is_recent(task_id, started)
+            }
         self._signature = signature
         self._settled = settled(signature, started)
 
@@ -242,8 +254,15 @@ class OwnerIndex:
             return False
         summary = self._listing.get(task_id)
         if summary is not None and summary.status.is_terminal:
-            self._reusable[task_id] = self._versions.pop(task_id)
+            self._note_ended(task_id, self._versions.pop(task_id))
         return True
+
+    def _note_ended(self, task_id: str, version: FileVersion) -> None:
+        """Keep the version of an ended record for as long as its id may come again without being out of order."""
+        if self._unordered or not is_generated_id(task_id):
+            self._reusable[task_id] = version
+        elif _is_recent(task_id, self._backing.read_time_ns()):
+            self._recent[task_id] = version
 
     def _deletions_changed(self) -> bool:
         """Tell whether a record may have been deleted since this was last asked."""
@@ -284,16 +303,18 @@ class OwnerIndex:
             self._corrupt[task_id] = error
             self._versions[task_id] = _UNKNOWN
             self._reusable.pop(task_id, None)
+            self._recent.pop(task_id, None)
             self._shelf.drop(key)
             return None
         self._corrupt.pop(task_id, None)
         self._listing.put(Summary.of(record))
         self._versions.pop(task_id, None)
         self._reusable.pop(task_id, None)
-        if not record.status.is_terminal:
+        self._recent.pop(task_id, None)
+        if record.status.is_terminal:
+            self._note_ended(task_id, version)
+        else:
             self._versions[task_id] = version
-        elif self._unordered or not is_generated_id(task_id):
-            self._reusable[task_id] = version
         stored = Stored(record, version)
         self._shelf.put(key, stored, size)
         return stored
@@ -302,7 +323,11 @@ class OwnerIndex:
         """Return the record of a summary, from the shelf or read anew; None if it is not what it was."""
         key = TaskKey(self._account_id, self._user_id, summary.task_id)
         stored = self._shelf.get(key)
-        version = self._versions.get(summary.task_id) or self._reusable.get(summary.task_id)
+        version = (
+            self._versions.get(summary.task_id)
+            or self._reusable.get(summary.task_id)
+            or self._recent.get(summary.task_id)
+        )
         if stored is not None and (version is None or version == stored.version):
             return stored
         try:
@@ -376,6 +401,7 @@ class OwnerIndex:
         self._listing.remove(task_id)
         self._versions.pop(task_id, None)
         self._reusable.pop(task_id, None)
+        self._recent.pop(task_id, None)
         self._corrupt.pop(task_id, None)
         self._shelf.drop(TaskKey(self._account_id, self._user_id, task_id))
         position = bisect_left(self._unread, task_id)
@@ -394,3 +420,7 @@ class OwnerIndex:
         if is_generated_id(task_id):
             return task_id + SUFFIX
         return self._layout.place(TaskKey(self._account_id, self._user_id, task_id))[1]
+
+
+def _is_recent(task_id: str, now_ns: int) -> bool:
+    return abs(time_of_id(task_id) - now_ns / 1e9) < RECENT_SECONDS

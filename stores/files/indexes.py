@@ -21,7 +21,7 @@ __all__ = ["Indexes"]
 
 MAX_NAMES: Final = 500_000
 """Summaries held at once, about 0.5 KB each."""
-MAX_OWNERS: Final = 4096
+MAX_OWNERS: Final = 65_536
 _CALLS_BETWEEN_COUNTS: Final = 256
 
 

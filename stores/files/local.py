@@ -69,6 +69,9 @@ class LocalFiles(Backing):
         self._checked: set[str] = set()
         self._anchored: set[str] = set()
         self._temporaries = Temporaries(clock, self._ops)
+        self._unsynced: set[str] = set()
+        self._root_identity: tuple[int, int] | None = None
+        self._note_root()
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -82,6 +85,10 @@ class LocalFiles(Backing):
         started = self.read_time_ns()
         try:
             self._check_inside(directory)
+            if directory in self._unsynced:
+                # What is read now was told to have failed: nobody may take it for durable before it is.
+                self._sync_directory(self._root + directory)
+                self._unsynced.discard(directory)
             handle = self._patiently(self._ops.open, path, READ_FLAGS)
             try:
                 data = self._read_all(handle)
@@ -91,7 +98,8 @@ class LocalFiles(Backing):
                     data += more  # the kernel may give less than it was asked for
             finally:
                 self._ops.close(handle)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            self._explain_missing(path, error)
             raise
         except IsADirectoryError as error:
             raise CorruptRecord(
@@ -100,6 +108,45 @@ class LocalFiles(Backing):
         except OSError as error:
             raise unavailable("read", path, error) from error
         return FileRead(data, signature, settled(signature, started))
+
+    def _explain_missing(self, path: str, error: FileNotFoundError) -> None:
+        """Raise something better than "not there" if the root is gone, or if a link leads nowhere."""
+        self._check_root()
+        try:
+            is_link = stat.S_ISLNK(self._ops.lstat(path).st_mode)
+        except FileNotFoundError:
+            return
+        except OSError as trouble:
+            raise unavailable("look at", path, trouble) from trouble
+        if is_link:
+            raise CorruptRecord(
+                f"{path} is a link that leads nowhere; remove it or mend it by hand", path=path
+            ) from error
+
+    def _check_root(self) -> None:
+        """Raise StoreUnavailable if the root is not the directory that it was: nothing is known of its tasks then."""
+        if self._root_identity is None:
+            return
+        try:
+            found = self._ops.stat(self._root or "/")
+        except FileNotFoundError as error:
+            raise StoreUnavailable(
+                f"{self._root} is gone; mount it again, or restart if it was removed on purpose"
+            ) from error
+        except OSError as error:
+            raise unavailable("look at", self._root, error) from error
+        if (found.st_dev, found.st_ino) != self._root_identity:
+            raise StoreUnavailable(
+                f"{self._root} is another directory than before; mount the right one again, or restart if it was "
+                "replaced on purpose"
+            )
+
+    def _note_root(self) -> None:
+        """Remember which directory the root is, once it is there."""
+        if self._root_identity is None:
+            with contextlib.suppress(OSError):
+                found = self._ops.stat(self._root or "/")
+                self._root_identity = (found.st_dev, found.st_ino)
 
     def _read_all(self, handle: int) -> bytes:
         data = self._ops.read(handle, _CHUNK)
@@ -115,6 +162,8 @@ class LocalFiles(Backing):
         """Return mtime, inode and size."""
         path = self.where(directory, name)
         try:
+            if directory in self._unsynced:
+                return None  # it has to be read
             return _signature(self._ops.stat(path))
         except FileNotFoundError:
             raise
@@ -154,7 +203,8 @@ class LocalFiles(Backing):
         try:
             self._check_inside(directory)
             with self._ops.scandir(path) as entries:
-                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                # A link to a directory is one, too: whoever asks about it is told that it is not followed.
+                return [entry.name for entry in entries if entry.is_dir()]
         except FileNotFoundError:
             return ()
         except OSError as error:
@@ -208,6 +258,7 @@ class LocalFiles(Backing):
             try:
                 self._sync_directory(self._root + directory)
             except OSError as error:
+                self._unsynced.add(directory)
                 raise StoreUnavailable(
                     f"{path} was written, but whether that survives a power cut is not known: "
                     f"{error.strerror or error}; try again once that is mended"
@@ -316,6 +367,7 @@ class LocalFiles(Backing):
         path = self._root + directory
         if directory in self._checked and (path in self._anchored or not self._sync_edges):
             return
+        self._check_root()
         with contextlib.suppress(FileNotFoundError):
             self._check_inside(directory)  # before anything is made beyond a link
         missing = []
@@ -328,6 +380,7 @@ class LocalFiles(Backing):
                 self._ops.mkdir(made)
             self._anchored.discard(made)
         self._check_inside(directory)
+        self._note_root()
         if self._sync_edges:
             self._anchor(path, missing)
 

@@ -18,6 +18,7 @@ from stores.files.backing import unavailable
 from stores.files.ops import LOCK_FLAGS, FileOps
 from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
+from task_tracker.forks import renew_after_fork
 from task_tracker.keyed_locks import KeyedLocks
 
 __all__ = ["WriterLocks"]
@@ -55,6 +56,15 @@ class WriterLocks:
         self._ops = ops
         self._timeout_seconds = timeout_seconds
         self._threads = KeyedLocks()
+        self._handles: set[int] = set()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Close what a forked child has inherited: the parent's lock would last as long as the child."""
+        handles, self._handles = self._handles, set()
+        for handle in handles:
+            with contextlib.suppress(OSError):
+                os.close(handle)
 
     def hold(self, directory: str, prepare: Callable[[bool], None]) -> AbstractContextManager[None]:
         """Hold the lock of ``directory`` (a full path) in a ``with`` block.
@@ -82,6 +92,7 @@ class WriterLocks:
             # Before closing: a child that was forked meanwhile has the descriptor too.
             unlock_descriptor(handle)
         finally:
+            self._handles.discard(handle)
             os.close(handle)
             self._threads.release(directory)
 
@@ -94,8 +105,9 @@ class WriterLocks:
             except OSError as error:
                 raise unavailable("lock", path, error) from error
             try:
-                self._lock(handle, path, deadline)
-                if os.fstat(handle).st_nlink:
+                at_once = self._lock(handle, path, deadline)
+                if os.fstat(handle).st_nlink and (at_once or _is_at(path, handle)):
+                    self._handles.add(handle)
                     return handle
             except BaseException:
                 os.close(handle)
@@ -104,10 +116,13 @@ class WriterLocks:
             os.close(handle)
         raise StoreUnavailable(f"{path} is removed again and again; nothing was written, find out by whom")
 
-    def _lock(self, handle: int, path: str, deadline: float) -> None:
+    def _lock(self, handle: int, path: str, deadline: float) -> bool:
+        """Take the lock; True if nobody had it. Raises StoreUnavailable."""
         pause = _PAUSE_SECONDS
+        tries = 0
         try:
             while not lock_descriptor(handle, blocking=False):
+                tries += 1
                 if self._clock.monotonic() >= deadline:
                     raise self._timeout(path, _noted_pid(handle))
                 self._ops.pause(self._clock.jitter(pause))
@@ -115,6 +130,7 @@ class WriterLocks:
         except OSError as error:  # e.g. ENOLCK on a network mount: never go on unlocked
             raise unavailable("lock", path, error) from error
         _note_pid(handle)
+        return not tries
 
     def _timeout(self, path: str, pid: int | None) -> StoreUnavailable:
         holder = f"process {pid}" if pid is not None else "another process"
@@ -131,6 +147,14 @@ def _open(path: str, prepare: Callable[[bool], None]) -> int:
     except FileNotFoundError:  # removed behind our back
         prepare(True)
         return os.open(path, LOCK_FLAGS, 0o666)
+
+
+def _is_at(path: str, handle: int) -> bool:
+    """Tell whether the locked file is still the one at ``path``: its directory may have been moved away."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _note_pid(handle: int) -> None:

@@ -296,7 +296,7 @@ class PersistentTaskStore(TaskStore):
                 f"the tasks of {record.account_id}/{record.user_id} are being deleted, and no new one can be "
                 "created; call delete_user_tasks again to bring that to its end"
             )
-        if out_of_order(record.task_id, record.created_at):
+        if out_of_order(record.task_id, record.created_at) and not self._files.exists(directory, name):
             self._mark_unordered(directory)
         try:
             self._files.create(directory, name, data)

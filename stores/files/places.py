@@ -23,6 +23,7 @@ def open_place(files: object, clock: Clock, durability: str, lock_timeout_second
     root = os.fspath(files)
     if not isinstance(root, str) or not root.strip() or "\0" in root:
         raise SettingsError(f"root is {root!r}; give the path of a directory")
+    root = os.path.expanduser(root)
     scheme, separator, rest = root.partition("://")
     if separator and (scheme != "file" or not rest.startswith("/")):
         raise SettingsError(f"root is {root!r}; this version keeps records in local directories, give a path")

@@ -51,7 +51,15 @@ class TaskAnswers:
         self._retry_after_seconds = retry_after_seconds
         self._wrapped: AsyncTaskTracker | None = None
 
-    async def one(self, request: Request, task_id: str, owner: Owner, wait_seconds: float | None) -> Response:
+    async def one(
+        self,
+        request: Request,
+        task_id: str,
+        owner: Owner,
+        wait_seconds: float | None,
+        *,
+        tell_owner: bool = False,
+    ) -> Response:
         """Answer with one task; with ``wait_seconds`` not before it has ended or the time is over."""
         tracker = self._tracker()
         record = await _find(tracker, task_id, owner)
@@ -65,7 +73,7 @@ class TaskAnswers:
             headers["Retry-After"] = str(self._retry_after_seconds)
         if is_known(headers["ETag"], request.headers.getlist("if-none-match")):
             return Response(status_code=304, headers=headers)
-        return JsonResponse(self._renderer.ok(view), headers=headers)
+        return JsonResponse(self._renderer.ok(view | _owner(record, tell_owner)), headers=headers)
 
     async def page(
         self,
@@ -77,6 +85,7 @@ class TaskAnswers:
         resource_id: str | None,
         limit: int,
         before: str | None,
+        tell_owner: bool = False,
     ) -> Response:
         """Answer with a page of tasks; where the next one begins and what was skipped goes in the headers."""
         if before is not None:
@@ -96,13 +105,13 @@ class TaskAnswers:
             headers["Link"] = f'<{_with_query(request, "before", page.next_cursor)}>; rel="next"'
         if page.corrupt:
             headers["X-Skipped-Records"] = str(len(page.corrupt))
-        return self._ok([record.to_dict() for record in page], headers)
+        return self._ok([record.to_dict() | _owner(record, tell_owner) for record in page], headers)
 
     async def stats(self, scope: Scope) -> Response:
         """Answer with ``{task_type: {status: number}}``."""
         return self._ok(await self._tracker().stats(scope.account_id, scope.user_id))
 
-    async def cancel(self, task_id: str, owner: Owner) -> Response:
+    async def cancel(self, task_id: str, owner: Owner, *, tell_owner: bool = False) -> Response:
         """Cancel a task, or ask for it; refused for one that has ended, however it has."""
         tracker = self._tracker()
         current = await _find(tracker, task_id, owner)
@@ -120,7 +129,7 @@ class TaskAnswers:
             raise Refused(Failure.not_found(task_id))
         if not cancellation_requested(changed):  # a tracker with strict=False does not raise
             raise Refused(_not_cancellable(changed))
-        return self._ok(changed.to_dict())
+        return self._ok(changed.to_dict() | _owner(changed, tell_owner))
 
     async def delete(self, task_id: str, owner: Owner) -> Response:
         """Delete a task that has ended; refused for an active one."""
@@ -157,6 +166,11 @@ class TaskAnswers:
         if wrapped is None or wrapped.tracker is not source:
             self._wrapped = wrapped = AsyncTaskTracker(source)
         return wrapped
+
+
+def _owner(record: TaskRecord, tell: bool) -> dict[str, str]:
+    """Return what administrators see besides; they have to name the owner of a single task."""
+    return {"owner_account_id": record.account_id, "owner_user_id": record.user_id} if tell else {}
 
 
 async def _find(tracker: AsyncTaskTracker, task_id: str, owner: Owner) -> TaskRecord:

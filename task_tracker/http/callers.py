@@ -49,6 +49,11 @@ class Scope(NamedTuple):
     account_id: str
     user_id: str | None
 
+    @property
+    def is_administrator(self) -> bool:
+        """Of a caller: whether all of the account's tasks are theirs to see."""
+        return self.user_id is None
+
 
 def known_caller(answer: object) -> Scope:
     """Return who is asking, from what the identity dependency returned.

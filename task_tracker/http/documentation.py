@@ -65,7 +65,7 @@ class Documentation:
         self.page = self._operation(
             "List tasks",
             "One page, newest first. `X-Next-Cursor` and `Link` lead to the next one; `X-Skipped-Records` "
-            "counts records that cannot be read.",
+            "counts records that cannot be read. Administrators see `owner_account_id` and `owner_user_id` too.",
             [_TASK],
             common,
         )

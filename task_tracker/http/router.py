@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response, params
 
 from task_tracker.aio import AsyncTaskTracker
 from task_tracker.http.answers import TaskAnswers, TrackerSource
-from task_tracker.http.callers import known_caller, owner_meant, scope_meant
+from task_tracker.http.callers import Scope, known_caller, owner_meant, scope_meant
 from task_tracker.http.documentation import Documentation
 from task_tracker.http.rendering import Envelope, Renderer
 from task_tracker.http.route import TaskRoute
@@ -140,6 +140,7 @@ def _add_routes(
             resource_id=resource_id,
             limit=limit,
             before=before,
+            tell_owner=caller.is_administrator,
         )
 
     @router.get("/tasks/{task_id}", **documentation.one)
@@ -152,7 +153,9 @@ def _add_routes(
     ) -> Response:
         """Return one task. Poll with `If-None-Match`, or let the server wait with `?wait=30`."""
         caller = _checked(request, who)
-        return await answers.one(request, task_id, owner_meant(caller, user_id), wait)
+        return await answers.one(
+            request, task_id, owner_meant(caller, user_id), wait, tell_owner=caller.is_administrator
+        )
 
     @router.post("/tasks/{task_id}/cancel", **documentation.cancel)
     async def cancel_task(
@@ -160,7 +163,7 @@ def _add_routes(
     ) -> Response:
         """Cancel a pending task; ask the code that works on a running one to stop (`cancelling`)."""
         caller = _checked(request, who)
-        return await answers.cancel(task_id, owner_meant(caller, user_id))
+        return await answers.cancel(task_id, owner_meant(caller, user_id), tell_owner=caller.is_administrator)
 
     @router.delete("/tasks/{task_id}", **documentation.delete)
     async def delete_task(
@@ -171,10 +174,10 @@ def _add_routes(
         return await answers.delete(task_id, owner_meant(caller, user_id))
 
 
-def _checked(request: Request, who: object) -> Any:
+def _checked(request: Request, who: object) -> Scope:
     """Return the caller, having refused query parameters that mean nothing to this caller on this route."""
     caller = known_caller(who)
     route: TaskRoute = request.scope["route"]
     # Whoever is not an administrator is told of `user_id` what is told of any unknown name.
-    route.refuse_unknown_query(request, hidden=() if caller.user_id is None else ("user_id",))
+    route.refuse_unknown_query(request, hidden=() if caller.is_administrator else ("user_id",))
     return caller

@@ -180,7 +180,11 @@ class CoarseDirectoryHarness(DirectoryHarness):
                 seen = look(target)
                 ticks = seen.st_mtime_ns // TICK_NS
                 return SimpleNamespace(
-                    st_mode=seen.st_mode, st_size=seen.st_size, st_ino=1, st_mtime_ns=ticks * TICK_NS
+                    st_mode=seen.st_mode,
+                    st_size=seen.st_size,
+                    st_dev=seen.st_dev,
+                    st_ino=1,
+                    st_mtime_ns=ticks * TICK_NS,
                 )
 
             return staticmethod(look_dimly)

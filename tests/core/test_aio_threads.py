@@ -231,8 +231,7 @@ def test_a_call_that_waits_for_its_turn_has_a_deadline_and_leaves_nothing_behind
         for late in ask(tracker, stuck.task_id, 10):
             with pytest.raises(StoreUnavailable, match="did not begin"):
                 await late
-        assert tracker._pool is not None
-        assert len(tracker._pool) == 0
+        assert len(tracker._threads) == 0
         gate.open()
         await asyncio.gather(*asking)
         assert hung(store, stuck.task_id) == 1

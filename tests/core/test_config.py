@@ -262,3 +262,9 @@ def test_the_store_alone() -> None:
     assert "did you mean 'memory'?" in refusal(
         StorageConfig(task_tracker={"backend": "memry"}).build_task_store
     )
+
+
+def test_a_root_without_a_backend_is_refused_and_not_left_empty(tmp_path: Path) -> None:
+    """Whoever names a place wants tasks to be kept there: memory in its stead would lose them."""
+    with pytest.raises(SettingsError, match=r"root is set, but the backend is .memory.*persistent"):
+        StorageConfig(task_tracker={"root": str(tmp_path)}).build_task_tracker()

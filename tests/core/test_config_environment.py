@@ -151,19 +151,16 @@ def test_a_near_miss_is_not_ignored(environment: Environment, wrong: str, right:
 def test_a_near_miss_of_what_was_given_as_an_argument_does_no_harm(environment: Environment) -> None:
     """It may be another program's variable, and nothing hangs on it."""
     environment(TASK_TRACKER_ROOT="/elsewhere", TASK_TRACKER_RETENTION__FAILED_SECONDS="5")
-    retention = {"failed_seconds": 60}
-    given = {"root": "/data", "retention": retention}
-    assert StorageConfig(task_tracker=given).task_tracker == TaskTrackerSettings(
-        root="/data", retention=retention
-    )
+    given: Any = {"backend": "persistent", "root": "/data", "retention": {"failed_seconds": 60}}
+    assert StorageConfig(task_tracker=given).task_tracker == TaskTrackerSettings(**given)
     document = {"storage": {"task_tracker": given}}
     assert StorageConfig.from_document(document).task_tracker.root == "/data"
-    assert StorageConfig(task_tracker=TaskTrackerSettings(root="/data")).task_tracker.root == "/data"
+    assert StorageConfig(task_tracker=TaskTrackerSettings(**given)).task_tracker.root == "/data"
 
 
 def test_a_near_miss_of_what_was_not_given_is_still_not_ignored(environment: Environment) -> None:
     environment(TASK_TRACKER_RETENTION__FAILED_SECONDS="5")
-    for given in ({"root": "/data"}, {"retention": {"completed_seconds": 1}}):
+    for given in ({"backend": "persistent", "root": "/data"}, {"retention": {"completed_seconds": 1}}):
         with pytest.raises(SettingsError, match="TASK_TRACKER_RETENTION__FAILED_SECONDS means nothing here"):
             StorageConfig(task_tracker=given)
 

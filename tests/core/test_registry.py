@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -197,6 +198,48 @@ def test_a_built_in_backend_that_lacks_a_package_says_which(
     assert refusal("memory") == (
         f"backend 'memory' needs the package {missing or 'the driver is too old'!r}; install it"
     )
+
+
+def somebody_elses(**attributes: object) -> ModuleType:
+    module = ModuleType("stores")
+    for name, value in attributes.items():
+        setattr(module, name, value)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        (
+            somebody_elses(__file__="/shop/stores.py"),
+            "is not that of durable-task-tracker but /shop/stores.py; rename",
+        ),
+        (
+            somebody_elses(__path__=["/shop/stores"]),
+            "is not that of durable-task-tracker but /shop/stores; rename",
+        ),
+        (somebody_elses(), "is not that of durable-task-tracker but "),
+        (ModuleNotFoundError("gone", name="stores"), "of durable-task-tracker is missing; install"),
+        (
+            ModuleNotFoundError("gone", name="django"),
+            "cannot be imported (ModuleNotFoundError: gone); if it is not",
+        ),
+        (SyntaxError("two\nlines"), "cannot be imported (SyntaxError: two lines); if it is not"),
+    ],
+)
+def test_whatever_python_finds_as_stores_is_one_line(
+    found: ModuleType | Exception, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same in real processes: below."""
+
+    def find(name: str) -> ModuleType:
+        assert name == "stores"
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("task_tracker.registry.import_module", find)
+    assert complaint in refusal("memory")
 
 
 def run_with(path: Path, *, root: bool = True) -> str:

@@ -251,6 +251,11 @@ def test_by_default_any_number_of_tasks_is_bounded(clock: FakeClock, per_hour: i
 # ---- limits ----------------------------------------------------------------------------------------
 
 
+def test_a_store_for_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_records must be at least 1, not 0"):
+        InMemoryTaskStore(max_records=0)
+
+
 def test_active_tasks_are_never_lost_to_a_limit(clock: FakeClock) -> None:
     """[D131] ten active ones where five have room, and many that ended."""
     store = InMemoryTaskStore(max_records=5)

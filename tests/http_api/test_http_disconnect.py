@@ -50,7 +50,8 @@ async def tasks_of(loop: asyncio.AbstractEventLoop) -> int:
 
 @pytest.fixture(params=["memory", "persistent"])
 def tracker(request, tmp_path):
-    config = StorageConfig(task_tracker={"backend": request.param, "root": str(tmp_path)})
+    place = {"root": str(tmp_path)} if request.param == "persistent" else {}
+    config = StorageConfig(task_tracker={"backend": request.param, **place})
     with config.build_task_tracker(cleanup=False) as tracker:
         yield tracker
 

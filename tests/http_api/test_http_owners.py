@@ -8,7 +8,7 @@ import pytest
 
 from task_tracker import Retention, TaskTracker
 from task_tracker.testing import FakeClock, FaultyStore
-from tests.http_api.asking import Client, app_with, create
+from tests.http_api.asking import Client, app_with, create, look
 
 SINGLE_TASK_ROUTES = [
     ("GET", "/tasks/{id}"),
@@ -130,7 +130,8 @@ def test_malformed_ids_are_unknown_ids(
     """[D139] At once, also when asked to wait, and with the very same answer."""
     from task_tracker import StorageConfig
 
-    config = StorageConfig(task_tracker={"backend": backend, "root": str(tmp_path / "root")})
+    place = {"root": str(tmp_path / "root")} if backend == "persistent" else {}
+    config = StorageConfig(task_tracker={"backend": backend, **place})
     (tmp_path / "x.json").write_text("{}")
     with config.build_task_tracker(cleanup=False) as tracker:
         alice = Client(app_with(tracker))
@@ -163,6 +164,31 @@ def test_expired_and_deleted_tasks_are_unknown_tasks(method: str, path: str) -> 
 
 
 # ---- administrators ----------------------------------------------------------------------------------
+
+
+def test_administrators_are_told_the_owner_and_nobody_else_is(
+    tracker: TaskTracker, alice: Client, admin: Client
+) -> None:
+    """[D155] What an administrator needs to name for a single task is on each row."""
+    task_id = create(tracker)
+    create(tracker, user_id="bob")
+    tracker.start(task_id)
+    owner = {"owner_account_id": "acme", "owner_user_id": "alice"}
+    rows = {row["owner_user_id"]: row for row in admin.listed()}
+    assert sorted(rows) == ["alice", "bob"]
+    assert {name: rows["alice"][name] for name in owner} == owner
+    assert [row["owner_user_id"] for row in admin.listed("?user_id=bob")] == ["bob"]
+
+    one = admin.get(f"/tasks/{task_id}?user_id=alice")
+    own = alice.get(f"/tasks/{task_id}")
+    assert one.json()["result"] == {**own.json()["result"], **owner}
+    assert one.headers["etag"] == own.headers["etag"], "it names the task's state"
+    assert own.json()["result"] == look(tracker, task_id).to_dict()
+    assert alice.listed() == [look(tracker, task_id).to_dict()]
+
+    for client, query, shown in ((admin, "?user_id=alice", owner), (alice, "", {})):
+        cancelled = client.ok("POST", f"/tasks/{task_id}/cancel{query}")
+        assert cancelled == {**look(tracker, task_id).to_dict(), **shown}
 
 
 def test_an_administrator_sees_the_account_and_no_other(tracker: TaskTracker, admin: Client) -> None:
@@ -227,7 +253,8 @@ def test_a_user_id_that_cannot_be_one_is_refused(admin: Client, user_id: str) ->
 def test_a_user_id_that_no_store_can_hold_has_no_tasks(tmp_path, backend: str) -> None:
     from task_tracker import StorageConfig
 
-    config = StorageConfig(task_tracker={"backend": backend, "root": str(tmp_path)})
+    place = {"root": str(tmp_path)} if backend == "persistent" else {}
+    config = StorageConfig(task_tracker={"backend": backend, **place})
     with config.build_task_tracker(cleanup=False) as tracker:
         admin = Client(app_with(tracker), user="*")
         assert admin.listed(f"?user_id={'x' * 500}") == []
