@@ -6,6 +6,7 @@ function from record to record (:mod:`task_tracker.transitions`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -137,6 +138,8 @@ class RecordAccess:
         if stored is None:
             return None
         self.cache.put(stored, mark)
+        if self.cache.get(record.key) is not stored:
+            self._look_again(record.key)  # dropped meanwhile: it, or what had its id before
         return stored.record
 
     def change(self, key: TaskKey, step: Step) -> TaskRecord:
@@ -222,7 +225,7 @@ class RecordAccess:
         self.cache.drop_owner(account_id, user_id)
         for key, stored in after:
             if before.get(key) is not stored:
-                self._ask(key, None)  # written while the others were deleted: it may be a new one
+                self._look_again(key)  # written while the others were deleted: it may be a new one
         return deleted
 
     def delete(self, key: TaskKey) -> bool:
@@ -242,6 +245,11 @@ class RecordAccess:
         after = self.cache.get(key)
         self.cache.drop(key)
         if after is not before:
+            self._look_again(key)
+
+    def _look_again(self, key: TaskKey) -> None:
+        """Have the cache know a record that it may have dropped wrongly. Not worth failing a call that is done."""
+        with contextlib.suppress(StoreUnavailable, CorruptRecord):
             self._ask(key, None)
 
     def _change_unconfirmed(self, key: TaskKey, step: Step) -> TaskRecord | None:

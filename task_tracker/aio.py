@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from task_tracker import endings
-from task_tracker.call_threads import CallThreads, Share
+from task_tracker.call_threads import CallThreads, NoThread, Share
 from task_tracker.defaults import CALL_SECONDS, MAX_THREADS
 from task_tracker.endings import Ending
 from task_tracker.errors import StoreUnavailable, TaskNotFound, TaskTrackerError
@@ -395,7 +395,10 @@ class AsyncTaskTracker:
             return call()
         limit = self._call_seconds if seconds is None else min(seconds, self._call_seconds)
         context = contextvars.copy_context()
-        started = self._threads.submit(partial(context.run, call), share)
+        try:
+            started = self._threads.submit(partial(context.run, call), share)
+        except NoThread as error:
+            raise StoreUnavailable(f"{error}, the call did not begin; {instead()}") from error
         future: asyncio.Future[_T] = asyncio.wrap_future(started)
         future.add_done_callback(_look_at)
         deadline = self._tracker.clock.monotonic() + limit

@@ -15,7 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from task_tracker.forks import renew_after_fork
 
-__all__ = ["CallThreads", "Share"]
+__all__ = ["CallThreads", "NoThread", "Share"]
+
+
+class NoThread(RuntimeError):
+    """The system has no thread for a call, which did not begin."""
 
 
 class Share(NamedTuple):
@@ -100,9 +104,9 @@ class CallThreads:
             thread = threading.Thread(target=self._work, name="task_tracker call", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the system has no more of them
+            except RuntimeError as error:  # the system has no more of them
                 if not self._threads:
-                    raise
+                    raise NoThread(str(error)) from error
             else:
                 self._threads.add(thread)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from task_tracker.errors import CorruptRecord, InvalidTaskId
-from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
+from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus, compact
 from task_tracker.redaction import clean_text
 
 __all__ = ["check_id", "check_key", "check_text", "decode_record", "encode_record", "encode_value"]
@@ -81,12 +81,12 @@ def encode_value(value: object, what: str) -> bytes:
     """
     _check_json(value, what, 0)
     try:
-        return orjson.dumps(value, default=_plain)
+        return compact(orjson.dumps(value, default=_plain))
     except TypeError:
         pass
     try:
         # Slower, and needed for keys that are a subclass of str; others were refused above.
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        return compact(orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS))
     except TypeError as error:  # e.g. integers over 64 bits, surrogates
         raise ValueError(f"{what} is not JSON: {error}; convert it before handing it over") from error
 
@@ -240,7 +240,7 @@ def _build(document: dict[str, Any], key: TaskKey) -> TaskRecord:
     }
     result = document.get("result")
     if result is not None:
-        known["result_json"] = orjson.dumps(result)
+        known["result_json"] = compact(orjson.dumps(result))
     if len(document) > len(_TEN) or not document.keys() <= _KNOWN:
         known |= _extensions(document)
     record = TaskRecord(**known)
@@ -257,7 +257,7 @@ def _extensions(document: dict[str, Any]) -> dict[str, Any]:
             known[name] = _time(value) if name.endswith("_at") else _typed(document, name, kind)
     for name, slot in _ENCODED_EXTENSIONS.items():
         if document.get(name) is not None:
-            known[slot] = orjson.dumps(document[name])
+            known[slot] = compact(orjson.dumps(document[name]))
     attempt = document.get("attempt")
     if attempt is not None:
         known["attempt"] = Attempt(
@@ -268,7 +268,7 @@ def _extensions(document: dict[str, Any]) -> dict[str, Any]:
         )
     strangers = {name: value for name, value in document.items() if name not in _KNOWN}
     if strangers:
-        known["extra_json"] = orjson.dumps(strangers)
+        known["extra_json"] = compact(orjson.dumps(strangers))
     return known
 
 

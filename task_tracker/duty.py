@@ -61,10 +61,11 @@ class Duty(ABC):
         with self._held():
             if self.running:
                 return
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(delay_seconds,), name=f"task_tracker {self._name}", daemon=True
             )
-            self._thread.start()
+            thread.start()  # it waits for what is held here; where there are no threads, nothing has begun
+            self._thread = thread
 
     def stop(self, timeout_seconds: float | None = 10.0) -> bool:
         """End the thread and wait for it, ``timeout_seconds`` at most; return whether it has ended."""

@@ -7,7 +7,6 @@ reconciler to settle.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -101,8 +100,22 @@ class PendingOutcomes(Duty):
         for key in list(self._pending):
             if self._clock.monotonic() >= deadline:
                 return
-            with contextlib.suppress(StoreUnavailable, CorruptRecord):
-                self.land(key)
+            self._try(key)
+
+    def _try(self, key: TaskKey) -> bool:
+        """Try one; True if it does not wait any more."""
+        try:
+            self.land(key)
+        except (StoreUnavailable, CorruptRecord):
+            return False  # some clients write in place, and a reader meets half a record
+        except Exception:  # noqa: BLE001  # logged; one outcome must not hold up the others
+            _log.exception(
+                "the outcome of task %s could not be stored; it is tried again",
+                key.task_id,
+                extra={"event": "outcome_failed", "task_id": key.task_id},
+            )
+            return False
+        return True
 
     def run_once(self) -> float | None:
         """Try those that wait, until a few could not be stored; return the pause, None when all landed.
@@ -112,17 +125,7 @@ class PendingOutcomes(Duty):
         """
         failures = 0
         for key in list(self._pending):
-            try:
-                self.land(key)
-            except (StoreUnavailable, CorruptRecord):
-                pass  # some clients write in place, and a reader meets half a record
-            except Exception:  # noqa: BLE001  # logged; one outcome must not hold up the others
-                _log.exception(
-                    "the outcome of task %s could not be stored; it is tried again",
-                    key.task_id,
-                    extra={"event": "outcome_failed", "task_id": key.task_id},
-                )
-            else:
+            if self._try(key):
                 continue
             with self._lock:
                 if key in self._pending:

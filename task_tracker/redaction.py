@@ -127,6 +127,12 @@ _URL_PASSWORD: Final = (
     r"|(?!\d{1,5}/|//)(?:(?!://)[^\s\"'<>])+(?=@)"
     r"|(?!\d{1,5}(?:\W|\Z)|port\b|//|[{<$%])(?:(?!://)[^\s\"'<>])+\Z)"
 )
+# A token in the place of the user, as git takes it: long, and no name that somebody chose. A plain user stays,
+# and so does an e-mail address ("me%40example.org").
+_URL_TOKEN: Final = (
+    r"(?a)(://)(?:(?=[\w~+-]{0,80}[A-Z])(?=[\w~+-]{0,80}[a-z])(?=[\w~+-]{0,80}\d[A-Za-z])[\w~+-]{16,256}"
+    r"|(?=[A-Za-z]{0,80}\d)[A-Za-z0-9]{32,256})(?=@[\w\[])"
+)
 # The same without a scheme, "admin:pw@db:5432". Not "mailto:me@example.org", nor an image's "tag@sha256:...".
 _USERINFO: Final = (
     r"(?<![\w.%+@/:-])"
@@ -153,6 +159,7 @@ _RULES: Final = (
     (("bearer",), _BEARER, rf"\1{REDACTED}"),
     (("basic",), _BASIC, rf"\1{REDACTED}"),
     (("://",), _URL_PASSWORD, rf"\1{REDACTED}"),
+    (("://",), _URL_TOKEN, rf"\1{REDACTED}"),
     (("@",), _USERINFO, rf"\1{REDACTED}"),
     (("sig", "sk", "auth"), _WEAK_PAIR, rf"\1{REDACTED}"),
 )

@@ -9,6 +9,7 @@ the cache is kept true (:mod:`task_tracker.access`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping
@@ -141,7 +142,7 @@ class TaskTracker:
             resource_id=None if resource_id is None else check_text(resource_id, "resource_id"),
             meta_json=_meta(meta),
             payload_json=None if payload is None else encode_value(payload, "payload"),
-            private_json=None if private is None else encode_value(private, "private"),
+            private_json=None if private is None else _private(private),
         )
 
     # ---- working -------------------------------------------------------------------------------------
@@ -488,6 +489,16 @@ def _meta(meta: Mapping[str, Any] | None) -> bytes | None:
     if meta is not None and not isinstance(meta, Mapping):
         raise ValueError(f"meta must be a mapping with text as keys, not {meta!r:.80}")
     return encode_value(dict(meta), "meta") if meta else None
+
+
+def _private(private: object) -> bytes:
+    with contextlib.suppress(ValueError):
+        return encode_value(private, "private")
+    # What exactly is wrong with it would quote its keys and values.
+    raise ValueError(
+        "private is not JSON that can be stored; it takes text without NUL, finite numbers, true, false, None, "
+        "lists, and dicts with text as keys"
+    )
 
 
 def _text(value: str, what: str) -> str:

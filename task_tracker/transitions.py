@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from task_tracker.errors import InvalidTransition
-from task_tracker.records import FREE_TEXTS, FREE_VALUES, TaskRecord, TaskStatus
+from task_tracker.records import FREE_TEXTS, FREE_VALUES, TaskRecord, TaskStatus, compact
 from task_tracker.redaction import redact_text, redact_value
 
 __all__ = [
@@ -208,7 +208,7 @@ def _masked(encoded: bytes) -> bytes:
         return encoded  # no object in it, so no key
     value = orjson.loads(encoded)
     masked = redact_value(value)
-    return encoded if masked is value else orjson.dumps(masked)
+    return encoded if masked is value else compact(orjson.dumps(masked))
 
 
 def _same_json(one: bytes, other: bytes) -> bool:

@@ -38,7 +38,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("chosen", "at_least"),
     [
-        ("id or ids or purge or history or delete or create", 50),
+        ("id or purge or history or delete or create", 50),
         pytest.param("test", 200, marks=pytest.mark.slow),
     ],
 )

@@ -8,28 +8,25 @@ own: it is rebuilt from the records.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import filterfalse
-from typing import Final, NamedTuple
+from typing import Final
 
 from stores.files.backing import Backing, Signature, settled
+from stores.files.id_times import ID_SLACK_SECONDS, is_recent
 from stores.files.layout import SUFFIX, Layout
 from stores.files.shelf import RecordShelf
-from task_tracker.clock import is_generated_id, time_of_id, uuid7_text
+from stores.files.versions import FileVersion, RecordReader
+from task_tracker.clock import is_generated_id, uuid7_text
 from task_tracker.errors import CorruptRecord, StoreUnavailable
 from task_tracker.listing import Listing, Summary
-from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.records import TaskKey
 from task_tracker.store import Query, Stored
 
-__all__ = ["UNORDERED", "FileVersion", "OwnerIndex", "RecordReader", "out_of_order"]
+__all__ = ["UNORDERED", "OwnerIndex"]
 
-ID_SLACK_SECONDS: Final = 1.0
-"""How far ``created_at`` may lie from the time in a generated id (clocks step, counters run ahead)."""
-RECENT_SECONDS: Final = 10.0
-"""Well above ID_SLACK_SECONDS: an id that comes again later than that marks its directory as unordered."""
 UNORDERED: Final = ".unordered"
 """In a directory where an id of generated form carries another time than its record: names do not sort there."""
 FIRST_BATCH: Final = 64
@@ -39,28 +36,7 @@ MAX_ROUNDS: Final = 20
 """Against a directory that changes faster than it is read."""
 
 
-def out_of_order(task_id: str, created_at: float) -> bool:
-    """Tell whether an id of generated form carries another time than its record."""
-    return is_generated_id(task_id) and abs(time_of_id(task_id) - created_at) > ID_SLACK_SECONDS
-
-
-class FileVersion(NamedTuple):
-    """A record's version: the digest decides; the signature saves reading when it is settled."""
-
-    digest: bytes
-    signature: Signature | None
-    settled: bool
-
-    @classmethod
-    def of(cls, data: bytes, signature: Signature | None, settled: bool = False) -> FileVersion:
-        """Return the version of the file that holds ``data``; just written, it has no signature worth knowing."""
-        return cls(hashlib.blake2b(data, digest_size=16).digest(), signature, settled)
-
-
 _UNKNOWN: Final = FileVersion(b"", None, settled=False)
-
-RecordReader = Callable[[TaskKey], tuple[TaskRecord, FileVersion, int]]
-"""Reads a record: the record, its version and its size in bytes. Raises FileNotFoundError, CorruptRecord."""
 
 
 class OwnerIndex:
@@ -228,7 +204,7 @@ class OwnerIndex:
         self._look_again([task_id for task_id in suspects if not self._check(task_id)])
         if self._recent:
             self._recent = {
-                task_id: version for task_id, version in self._recent.items() if _is_recent(task_id, started)
+                task_id: version for task_id, version in self._recent.items() if is_recent(task_id, started)
             }
         self._signature = signature
         self._settled = settled(signature, started)
@@ -261,7 +237,7 @@ class OwnerIndex:
         """Keep the version of an ended record for as long as its id may come again without being out of order."""
         if self._unordered or not is_generated_id(task_id):
             self._reusable[task_id] = version
-        elif _is_recent(task_id, self._backing.read_time_ns()):
+        elif is_recent(task_id, self._backing.read_time_ns()):
             self._recent[task_id] = version
 
     def _deletions_changed(self) -> bool:
@@ -420,7 +396,3 @@ class OwnerIndex:
         if is_generated_id(task_id):
             return task_id + SUFFIX
         return self._layout.place(TaskKey(self._account_id, self._user_id, task_id))[1]
-
-
-def _is_recent(task_id: str, now_ns: int) -> bool:
-    return abs(time_of_id(task_id) - now_ns / 1e9) < RECENT_SECONDS

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from stores.files.backing import Backing
-from stores.files.index import OwnerIndex, RecordReader
+from stores.files.index import OwnerIndex
 from stores.files.layout import Layout, decode_component
 from stores.files.shelf import RecordShelf
+from stores.files.versions import RecordReader
 from task_tracker.errors import StoreUnavailable, TaskTrackerError
 from task_tracker.forks import renew_after_fork
 

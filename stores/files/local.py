@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from stores.files.backing import DELETED, Backing, FileRead, Signature, settled, unavailable
 from stores.files.locks import WriterLocks
-from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, READ_FLAGS, FileOps
+from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, NO_ACCESS_TIME, READ_FLAGS, FileOps
 from stores.files.temporaries import Temporaries
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord, SettingsError, StoreUnavailable
@@ -70,6 +70,7 @@ class LocalFiles(Backing):
         self._anchored: set[str] = set()
         self._temporaries = Temporaries(clock, self._ops)
         self._unsynced: set[str] = set()
+        self._read_flags = READ_FLAGS | NO_ACCESS_TIME
         self._root_identity: tuple[int, int] | None = None
         self._note_root()
 
@@ -89,7 +90,7 @@ class LocalFiles(Backing):
                 # What is read now was told to have failed: nobody may take it for durable before it is.
                 self._sync_directory(self._root + directory)
                 self._unsynced.discard(directory)
-            handle = self._patiently(self._ops.open, path, READ_FLAGS)
+            handle = self._open_to_read(path)
             try:
                 data = self._read_all(handle)
                 # After reading: a write in place meanwhile makes the file too young to be believed.
@@ -109,6 +110,18 @@ class LocalFiles(Backing):
             raise unavailable("read", path, error) from error
         return FileRead(data, signature, settled(signature, started))
 
+    def _open_to_read(self, path: str) -> int:
+        """Open a record without touching its time of access, which would be a write for each read."""
+        try:
+            return self._patiently(self._ops.open, path, self._read_flags)
+        except PermissionError as error:
+            if error.errno != errno.EPERM or self._read_flags == READ_FLAGS:
+                raise
+            # Only a file's owner may ask for that: read those of others as everybody does.
+            handle = self._patiently(self._ops.open, path, READ_FLAGS)
+            self._read_flags = READ_FLAGS
+            return handle
+
     def _explain_missing(self, path: str, error: FileNotFoundError) -> None:
         """Raise something better than "not there" if the root is gone, or if a link leads nowhere."""
         self._check_root()
@@ -125,8 +138,8 @@ class LocalFiles(Backing):
 
     def _check_root(self) -> None:
         """Raise StoreUnavailable if the root is not the directory that it was: nothing is known of its tasks then."""
-        if self._root_identity is None:
-            return
+        if self._root_identity is None and not os.path.islink(self._root):
+            return  # it may never have been there
         try:
             found = self._ops.stat(self._root or "/")
         except FileNotFoundError as error:
@@ -135,7 +148,7 @@ class LocalFiles(Backing):
             ) from error
         except OSError as error:
             raise unavailable("look at", self._root, error) from error
-        if (found.st_dev, found.st_ino) != self._root_identity:
+        if self._root_identity not in (None, (found.st_dev, found.st_ino)):
             raise StoreUnavailable(
                 f"{self._root} is another directory than before; mount the right one again, or restart if it was "
                 "replaced on purpose"
@@ -182,6 +195,7 @@ class LocalFiles(Backing):
             finally:
                 self._ops.close(handle)
         except FileNotFoundError:
+            self._check_root()
             raise
         except OSError as error:
             raise unavailable("look at", path, error) from error
@@ -193,6 +207,7 @@ class LocalFiles(Backing):
             self._check_inside(directory)
             return self._ops.listdir(path)
         except FileNotFoundError:
+            self._check_root()
             return ()
         except OSError as error:
             raise unavailable("list", path, error) from error
@@ -206,6 +221,7 @@ class LocalFiles(Backing):
                 # A link to a directory is one, too: whoever asks about it is told that it is not followed.
                 return [entry.name for entry in entries if entry.is_dir()]
         except FileNotFoundError:
+            self._check_root()
             return ()
         except OSError as error:
             raise unavailable("list", path, error) from error
@@ -380,7 +396,6 @@ class LocalFiles(Backing):
                 self._ops.mkdir(made)
             self._anchored.discard(made)
         self._check_inside(directory)
-        self._note_root()
         if self._sync_edges:
             self._anchor(path, missing)
 
@@ -414,6 +429,7 @@ class LocalFiles(Backing):
                 raise OSError(
                     errno.ELOOP, "a symbolic link below the root; remove it or make it the root", path
                 )
+        self._note_root()
         if len(self._checked) >= _MAX_CHECKED:
             self._checked.clear()
         self._checked.add(directory)
@@ -426,10 +442,16 @@ class LocalFiles(Backing):
         def prepare(anew: bool) -> None:
             if anew:
                 self._checked.discard(directory)
-            if make:
-                self._make_directory(directory)
-            else:
-                self._check_inside(directory)
+            try:
+                if make:
+                    self._make_directory(directory)
+                else:
+                    self._check_inside(directory)
+            except FileNotFoundError as error:
+                self._check_root()
+                if make:  # e.g. below /proc, or a link of the root that leads nowhere
+                    raise unavailable("make", self._root + directory, error) from error
+                raise
 
         return self._writers.hold(self._root + directory, prepare)
 

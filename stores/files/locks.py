@@ -162,10 +162,12 @@ def _note_pid(handle: int) -> None:
     if not _CAN_NOTE:
         return
     note = b"%d\n" % os.getpid()
-    with contextlib.suppress(OSError):  # a full disk must not keep a record from being replaced
+    try:
         if os.pread(handle, 32, 0) != note:
             os.pwrite(handle, note, 0)
             os.ftruncate(handle, len(note))
+    except OSError:
+        pass  # a full disk must not keep a record from being replaced
 
 
 def _noted_pid(handle: int) -> int | None:

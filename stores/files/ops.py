@@ -43,6 +43,7 @@ class FileOps:
 READ_FLAGS: Final = (
     os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 )  # a pipe is no record
+NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 # Not through a link: the holder's pid is written into the lock.
 LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)

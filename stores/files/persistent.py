@@ -11,16 +11,18 @@ import builtins
 import contextlib
 import heapq
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
 from stores.files.control import RootMarks
-from stores.files.index import UNORDERED, FileVersion, OwnerIndex, out_of_order
+from stores.files.id_times import out_of_order
+from stores.files.index import UNORDERED, OwnerIndex
 from stores.files.indexes import Indexes
 from stores.files.layout import SUFFIX, Layout
 from stores.files.places import open_place
+from stores.files.versions import FileVersion
 from task_tracker import transitions
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import decode_record, encode_record
@@ -110,13 +112,16 @@ class PersistentTaskStore(TaskStore):
         key = record.key
         directory, name = self._placed(key)
         data = encode_record(record)
-        with self._changing(key, directory):
-            if expected is None:
-                self._load_or_miss(key)
-            else:
-                # The digest alone decides: what was read as a record then is one now.
-                self._compare(key, expected, FileVersion.of(*self._files.read(directory, name)))
-            self._files.replace(directory, name, data, final=record.status.is_terminal)
+        try:
+            with self._writing(directory):
+                if expected is None:
+                    self._load_or_miss(key)
+                else:
+                    # The digest alone decides: what was read as a record then is one now.
+                    self._compare(key, expected, FileVersion.of(*self._files.read(directory, name)))
+                self._files.replace(directory, name, data, final=record.status.is_terminal)
+        except FileNotFoundError as error:
+            raise _missing(key) from error
         return Stored(record, FileVersion.of(data, None))
 
     def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
@@ -140,12 +145,15 @@ class PersistentTaskStore(TaskStore):
                 "a file client has no compare-and-set; pass expected=None, or use a directory"
             )
         directory, name = self._placed(key)
-        with self._changing(key, directory):
-            record, version = self._load_or_miss(key)
-            transitions.check_deletable(record)
-            if expected is not None:
-                self._compare(key, expected, version)
-            self._remove(key, directory, name)
+        try:
+            with self._writing(directory):
+                record, version = self._load_or_miss(key)
+                transitions.check_deletable(record)
+                if expected is not None:
+                    self._compare(key, expected, version)
+                self._remove(key, directory, name)
+        except FileNotFoundError as error:
+            raise _missing(key) from error
 
     # ---- many records ----------------------------------------------------------------------------------
 
@@ -276,15 +284,6 @@ class PersistentTaskStore(TaskStore):
         """Be the only writer of a user's directory, on a root that this store may write to."""
         self._marks.check_writable()
         return self._files.exclusively(directory, make=make)
-
-    @contextlib.contextmanager
-    def _changing(self, key: TaskKey, directory: str) -> Iterator[None]:
-        """Be the only writer where a record is. Nothing is made for one that is not there."""
-        try:
-            with self._writing(directory):
-                yield
-        except FileNotFoundError as error:
-            raise _missing(key) from error
 
     def _remove(self, key: TaskKey, directory: str, name: str) -> None:
         self._files.retire(directory, name)

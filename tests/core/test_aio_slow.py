@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -121,10 +122,16 @@ def test_a_call_that_hangs_has_a_deadline(operation: str) -> None:
     async def main() -> None:
         gate = slow.store.gate(operation, slow.task_id)
         call = slow.tracker.get if operation == "get" else slow.tracker.start
-        with pytest.raises(StoreUnavailable, match=r"not answered within 0.001 seconds; .*ask again"):
-            await call(slow.task_id)
-        assert not gate.passed.is_set()
-        gate.open()
+        try:
+            while True:
+                with pytest.raises(StoreUnavailable) as refused:
+                    await call(slow.task_id)
+                if "did not begin" not in str(refused.value):  # a machine that is busy starts threads slowly
+                    break
+            assert re.search(r"not answered within 0.001 seconds; .*ask again", str(refused.value))
+            assert not gate.passed.is_set()
+        finally:
+            gate.open()
 
     run(main)
     slow.tracker.close()

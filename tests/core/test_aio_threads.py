@@ -297,14 +297,16 @@ def test_close_does_not_wait_for_ever_for_a_call_that_hangs(caplog: pytest.LogCa
     """[D097]"""
     store = WatchedStore()
     sync = TaskTracker(store)
-    tracker = AsyncTaskTracker(sync, call_seconds=0.01)
+    tracker = AsyncTaskTracker(sync)
     task = sync.create("t", **OWNER)
     gate = store.gate("get", task.task_id)
 
     async def main() -> None:
-        with pytest.raises(StoreUnavailable):
-            await asyncio.gather(tracker.get(task.task_id), asyncio.to_thread(gate.wait_entered))
+        (reading,) = ask(tracker, task.task_id, 1)
+        await asyncio.to_thread(gate.wait_entered)
+        tracker._call_seconds = 0.01
         await tracker.aclose()
+        reading.cancel()
 
     run(main)
     assert store.closed == 1

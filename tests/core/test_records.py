@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import tracemalloc
 from typing import Any
 
 import orjson
 import pytest
 
-from task_tracker import Attempt, TaskKey, TaskStatus
+from task_tracker import Attempt, TaskKey, TaskRecord, TaskStatus
+from task_tracker.codec import decode_record, encode_record
 from task_tracker.records import ACTIVE, TERMINAL
 from tests.core.support import OWNER, STATUSES, record_of
 
@@ -164,3 +166,18 @@ def test_a_time_that_no_calendar_has_shows_no_date_and_raises_nothing(seconds: f
     view = record_of(created_at=seconds).to_dict()
     assert view["created_at_iso"] is None
     assert view["updated_at_iso"] is not None
+
+
+def test_a_decoded_record_takes_little_memory() -> None:
+    """What is kept of a file is as big as it looks: orjson's own bytes sit in 4 KB each. [D096]"""
+    data = encode_record(
+        TaskRecord("task-1", "t", TaskStatus.COMPLETED, 1.0, 2.0, **OWNER, result_json=b"{}")
+    )
+    key = TaskKey(OWNER["account_id"], OWNER["user_id"], "task-1")
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        records = [decode_record(data, key, "somewhere") for _ in range(1000)]
+        assert (tracemalloc.get_traced_memory()[0] - before) / len(records) < 1500
+    finally:
+        tracemalloc.stop()

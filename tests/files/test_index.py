@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stores.files.index import FileVersion
 from stores.files.indexes import Indexes
 from stores.files.layout import Layout
 from stores.files.persistent import PersistentTaskStore
 from stores.files.shelf import RecordShelf
+from stores.files.versions import FileVersion
 from task_tracker.codec import encode_record
 from task_tracker.errors import CorruptRecord, StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord

@@ -10,6 +10,7 @@ import pytest
 
 from stores.files.backing import Signature
 from stores.files.local import LocalFiles
+from stores.files.ops import NO_ACCESS_TIME
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import CorruptRecord, SettingsError, StoreUnavailable
 from tests.files.support import DIRECTORY, WatchedOps, left_over, local_files, swap
@@ -389,3 +390,20 @@ def test_where_directories_cannot_be_opened_names_are_not_synced(
     files.create(DIRECTORY, NAME, b"{}")
     monkeypatch.undo()
     assert [".tmp-" in call.path for call in ops.calls if call.name == "fsync"] == [True]
+
+
+@pytest.mark.skipif(not NO_ACCESS_TIME, reason="this system has no O_NOATIME")
+def test_files_of_others_are_read_as_well(files: LocalFiles, ops: WatchedOps) -> None:
+    """The time of access is left alone, which only the owner of a file may ask for."""
+    files.create(DIRECTORY, NAME, b"{}")
+    asked = []
+
+    def refuse(path: str, flags: int, *mode: int) -> int:
+        asked.append(flags & NO_ACCESS_TIME)
+        if flags & NO_ACCESS_TIME:
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+        return os.open(path, flags, *mode)
+
+    swap(ops, open=refuse)
+    assert [files.read(DIRECTORY, NAME).data for _ in range(2)] == [b"{}", b"{}"]
+    assert [bool(flag) for flag in asked] == [True, False, False]

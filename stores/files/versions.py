@@ -1,0 +1,32 @@
+"""What names the state of a record's file: its digest, and what ``stat`` said when it was read.
+
+Owns the comparison that compare-and-set stands on. Refuses to trust a time stamp with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stores.files.backing import Signature
+from task_tracker.records import TaskKey, TaskRecord
+
+__all__ = ["FileVersion", "RecordReader"]
+
+
+class FileVersion(NamedTuple):
+    """A record's version: the digest decides; the signature saves reading when it is settled."""
+
+    digest: bytes
+    signature: Signature | None
+    settled: bool
+
+    @classmethod
+    def of(cls, data: bytes, signature: Signature | None, settled: bool = False) -> FileVersion:
+        """Return the version of the file that holds ``data``; just written, it has no signature worth knowing."""
+        return cls(hashlib.blake2b(data, digest_size=16).digest(), signature, settled)
+
+
+RecordReader = Callable[[TaskKey], tuple[TaskRecord, FileVersion, int]]
+"""Reads a record: the record, its version and its size in bytes. Raises FileNotFoundError, CorruptRecord."""
