@@ -235,6 +235,36 @@ def test_slack_webhooks_are_masked() -> None:
     assert redact_text("POST https://hooks.slack.com/services/" + "T00/B00/" + BODY).endswith("/" + MASKED)
 
 
+@pytest.mark.parametrize(
+    "token",
+    ["Zx9K" + "q2Lm4Vt7Wp3R", BODY[:20], BODY[:10] + "-_~+" + BODY[:6], HEX[:32], "a1" * 26, "7" * 40],
+)
+@pytest.mark.parametrize("host", ["github.com/acme/x.git/': 403", "[::1]:8080/", "h"])
+def test_tokens_in_the_place_of_a_user_are_masked(token: str, host: str) -> None:
+    """[D142] As git takes them, without a password."""
+    text = "fatal: unable to access 'https://{}@" + host
+    assert redact_text(text.format(token)) == text.format(MASKED)
+    assert redact_text(f"{text.format(token)} {text.format(token)}").count(MASKED) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git@github.com:acme/x.git and ssh://git@github.com/acme/x.git and git+ssh://git@host/x",
+        "https://alice@host/path, https://deploy-bot-2@host, ftp://anonymous@host/",
+        "https://first.last%40example.org@host/x and https://John.Smith2024Abc%40Example1x.org@host/x",
+        "https://service-account-2024-prod@host/x and https://build_agent_number_17b@host/x",
+        "https://x-access-token@github.com/x and https://oauth2accesstoken@gcr.io/",
+        "https://TheBuildAgentOfTheTeam@host/x and https://host/" + BODY + "@v1",
+        "https://host?q=" + BODY + "@x",
+        "mail to " + BODY[:20] + "@example.org and mailto:" + BODY[:20] + "@example.org",
+        "s3://" + BODY + "/x and https://" + HEX + ".example.org/a@b and see https://" + BODY + " @ noon",
+    ],
+)
+def test_users_without_a_password_stay(text: str) -> None:
+    assert redact_text(text) == text
+
+
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_comes_through_unharmed(text: str) -> None:
     """[D142] `task-1 failed` and its like."""

@@ -4,6 +4,8 @@ Owns temporary files and fsync. A record is written beside its place and renamed
 linked) into it, so that a reader sees the old record or the new one. Refuses to follow links out of the root.
 """
 
+# long: the order of the system calls in every kind of write is read side by side
+
 from __future__ import annotations
 
 import contextlib
@@ -17,6 +19,7 @@ from typing import Final, TypeVar
 from stores.files.backing import DELETED, Backing, FileRead, Signature, settled, unavailable
 from stores.files.locks import WriterLocks
 from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, NO_ACCESS_TIME, READ_FLAGS, FileOps
+from stores.files.root import Root
 from stores.files.temporaries import Temporaries
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord, SettingsError, StoreUnavailable
@@ -31,6 +34,7 @@ DURABILITIES: Final = ("full", "edges", "none")
 _CHUNK: Final = 1 << 14
 _BIG_CHUNK: Final = 1 << 20
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+_NO_SWAPS: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM})
 _DENIED_TRIES: Final = 20
 _DENIED_PAUSE_SECONDS: Final = 0.01
 _MAX_CHECKED: Final = 10_000
@@ -70,9 +74,9 @@ class LocalFiles(Backing):
         self._anchored: set[str] = set()
         self._temporaries = Temporaries(clock, self._ops)
         self._unsynced: set[str] = set()
+        self._can_swap = True
         self._read_flags = READ_FLAGS | NO_ACCESS_TIME
-        self._root_identity: tuple[int, int] | None = None
-        self._note_root()
+        self._there = Root(self._root, self._ops)
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -124,7 +128,7 @@ class LocalFiles(Backing):
 
     def _explain_missing(self, path: str, error: FileNotFoundError) -> None:
         """Raise something better than "not there" if the root is gone, or if a link leads nowhere."""
-        self._check_root()
+        self._there.check()
         try:
             is_link = stat.S_ISLNK(self._ops.lstat(path).st_mode)
         except FileNotFoundError:
@@ -135,31 +139,6 @@ class LocalFiles(Backing):
             raise CorruptRecord(
                 f"{path} is a link that leads nowhere; remove it or mend it by hand", path=path
             ) from error
-
-    def _check_root(self) -> None:
-        """Raise StoreUnavailable if the root is not the directory that it was: nothing is known of its tasks then."""
-        if self._root_identity is None and not os.path.islink(self._root):
-            return  # it may never have been there
-        try:
-            found = self._ops.stat(self._root or "/")
-        except FileNotFoundError as error:
-            raise StoreUnavailable(
-                f"{self._root} is gone; mount it again, or restart if it was removed on purpose"
-            ) from error
-        except OSError as error:
-            raise unavailable("look at", self._root, error) from error
-        if self._root_identity not in (None, (found.st_dev, found.st_ino)):
-            raise StoreUnavailable(
-                f"{self._root} is another directory than before; mount the right one again, or restart if it was "
-                "replaced on purpose"
-            )
-
-    def _note_root(self) -> None:
-        """Remember which directory the root is, once it is there."""
-        if self._root_identity is None:
-            with contextlib.suppress(OSError):
-                found = self._ops.stat(self._root or "/")
-                self._root_identity = (found.st_dev, found.st_ino)
 
     def _read_all(self, handle: int) -> bytes:
         data = self._ops.read(handle, _CHUNK)
@@ -195,7 +174,7 @@ class LocalFiles(Backing):
             finally:
                 self._ops.close(handle)
         except FileNotFoundError:
-            self._check_root()
+            self._there.check()
             raise
         except OSError as error:
             raise unavailable("look at", path, error) from error
@@ -207,7 +186,7 @@ class LocalFiles(Backing):
             self._check_inside(directory)
             return self._ops.listdir(path)
         except FileNotFoundError:
-            self._check_root()
+            self._there.check()
             return ()
         except OSError as error:
             raise unavailable("list", path, error) from error
@@ -221,7 +200,7 @@ class LocalFiles(Backing):
                 # A link to a directory is one, too: whoever asks about it is told that it is not followed.
                 return [entry.name for entry in entries if entry.is_dir()]
         except FileNotFoundError:
-            self._check_root()
+            self._there.check()
             return ()
         except OSError as error:
             raise unavailable("list", path, error) from error
@@ -337,14 +316,34 @@ class LocalFiles(Backing):
         return temporary
 
     def _put(self, directory: str, path: str, data: bytes, *, sync: bool) -> None:
-        """Rename a new file that holds ``data`` over ``path``."""
+        """Put a new file that holds ``data`` in the place of ``path``, in one step."""
         temporary = self._stage(directory, data, sync=sync)
         try:
-            self._patiently(self._ops.replace, temporary, path)
+            # Where nothing is promised for a power cut, swapping the two costs less than replacing one.
+            if sync or not self._swapped(temporary, path):
+                self._patiently(self._ops.replace, temporary, path)
+                return
         except BaseException:
             with contextlib.suppress(OSError):
                 self._ops.unlink(temporary)
             raise
+        with contextlib.suppress(OSError):  # the old one; a sweep finds it under its temporary name
+            self._ops.unlink(temporary)
+
+    def _swapped(self, temporary: str, path: str) -> bool:
+        """Swap the two if that can be done here, and if there is something at ``path``."""
+        if not self._can_swap:
+            return False
+        try:
+            self._ops.exchange(temporary, path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_SWAPS:
+                raise
+            self._can_swap = False
+            return False
+        return True
 
     def _link(self, temporary: str, path: str) -> None:
         try:
@@ -383,7 +382,7 @@ class LocalFiles(Backing):
         path = self._root + directory
         if directory in self._checked and (path in self._anchored or not self._sync_edges):
             return
-        self._check_root()
+        self._there.check()
         with contextlib.suppress(FileNotFoundError):
             self._check_inside(directory)  # before anything is made beyond a link
         missing = []
@@ -429,7 +428,7 @@ class LocalFiles(Backing):
                 raise OSError(
                     errno.ELOOP, "a symbolic link below the root; remove it or make it the root", path
                 )
-        self._note_root()
+        self._there.note()
         if len(self._checked) >= _MAX_CHECKED:
             self._checked.clear()
         self._checked.add(directory)
@@ -448,7 +447,7 @@ class LocalFiles(Backing):
                 else:
                     self._check_inside(directory)
             except FileNotFoundError as error:
-                self._check_root()
+                self._there.check()
                 if make:  # e.g. below /proc, or a link of the root that leads nowhere
                     raise unavailable("make", self._root + directory, error) from error
                 raise

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
+from stores.files.exchange import exchange
+
 __all__ = ["FileOps"]
 
 
@@ -31,6 +33,7 @@ class FileOps:
     link = staticmethod(os.link)
     replace = staticmethod(os.replace)
     unlink = staticmethod(os.unlink)
+    exchange = staticmethod(exchange)
     pause = staticmethod(time.sleep)
     """Between tries that wait for another process."""
 

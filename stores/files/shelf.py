@@ -18,7 +18,7 @@ __all__ = ["RecordShelf"]
 class RecordShelf:
     """Records by key, bounded by number and bytes; the ones not asked for longest make room. Thread-safe."""
 
-    def __init__(self, max_records: int = 4096, max_bytes: int = 16 << 20) -> None:
+    def __init__(self, max_records: int = 16_384, max_bytes: int = 16 << 20) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self.renew()

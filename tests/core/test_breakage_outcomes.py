@@ -151,7 +151,6 @@ def test_calls_are_refused_as_unavailable_without_a_thread_to_make_them(
                 wrapper.has_running("t", "new", **OWNER),
                 wrapper.stats(**OWNER),
                 wrapper.update(task.task_id, progress=5),
-                wrapper.wait(task.task_id, **OWNER),
                 wrapper.delete(task.task_id, **OWNER),
             ):
                 with pytest.raises(StoreUnavailable, match="did not begin; try again"):

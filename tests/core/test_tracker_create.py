@@ -101,7 +101,7 @@ def test_a_resource_that_is_no_text_is_refused(tracker: TaskTracker, resource_id
             call()
 
 
-@pytest.mark.parametrize("name", ["meta", "payload", "private"])
+@pytest.mark.parametrize("name", ["meta", "payload"])
 def test_what_is_not_json_is_refused_and_nothing_is_created(tracker: TaskTracker, name: str) -> None:
     values: Any = {name: {"a": object()}}
     with pytest.raises(ValueError, match=rf"{name}\.a is a builtins\.object"):

@@ -80,6 +80,9 @@ class BlockedOps(FileOps):
     def link(self, *_: object) -> None:  # type: ignore[override]
         self._stop()
 
+    def exchange(self, *_: object) -> None:
+        self._stop()
+
     def replace(self, *_: object) -> None:  # type: ignore[override]
         self._stop()
 

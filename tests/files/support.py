@@ -33,7 +33,7 @@ OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
 DIRECTORY = "/local/acme/tasks/alice"
 
 READS = ("read", "fstat", "stat", "lstat", "listdir", "scandir")
-WRITES = ("write", "fsync", "mkdir", "link", "replace", "unlink")
+WRITES = ("write", "fsync", "mkdir", "link", "replace", "exchange", "unlink")
 OPERATIONS = ("open", "close", *READS, *WRITES)
 
 

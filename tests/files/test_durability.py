@@ -65,7 +65,7 @@ def steps(calls: Sequence[Call], directory: str) -> list[str]:
     """The calls that matter below ``directory``, in words."""
     words = []
     for call in calls:
-        if call.name in ("write", "link", "replace"):
+        if call.name in ("write", "link", "replace", "exchange"):
             words.append(call.name)
         elif call.name == "fsync" and call.path.startswith(directory):
             words.append("fsync directory" if call.path == directory else "fsync file")
@@ -87,7 +87,7 @@ def steps(calls: Sequence[Call], directory: str) -> list[str]:
             ["write", "fsync file", "replace"],
             ["write", "fsync file", "replace", "fsync directory"],
         ),
-        ("none", ["write", "link"], ["write", "replace"], ["write", "replace"]),
+        ("none", ["write", "link"], ["write", "exchange"], ["write", "exchange"]),
     ],
 )
 def test_order_of_publication(

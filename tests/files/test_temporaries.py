@@ -197,9 +197,9 @@ def test_a_swept_writer_that_was_only_slow_is_told(root: Path, ops: WatchedOps, 
     stored = store.create(make("task-1"))
 
     def sweep(call: object) -> None:
-        if getattr(call, "name", "") == "replace":
-            (path,) = [root / found for found in left_over(root)]
-            age(path, FOREIGN_SECONDS + 60)
+        if getattr(call, "name", "") in ("replace", "exchange"):
+            for found in left_over(root):
+                age(root / found, FOREIGN_SECONDS + 60)
             local_store(root).purge(CUTOFFS, limit=100)
 
     ops.before = sweep
