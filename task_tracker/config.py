@@ -14,7 +14,6 @@ from typing import Any, Self
 import orjson
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError as SourceError
 
 from task_tracker.aio import AsyncTaskTracker
 from task_tracker.errors import SettingsError
@@ -52,7 +51,7 @@ class StorageConfig(BaseSettings):
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(_one_line(error)) from error
-        except SourceError as error:
+        except ValueError as error:
             raise SettingsError(
                 f"the environment cannot be read: {error}; TASK_TRACKER, TASK_TRACKER__RETENTION and "
                 "TASK_TRACKER__OPTIONS take a JSON object, or name one key each (TASK_TRACKER__BACKEND=...)"
