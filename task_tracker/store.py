@@ -23,6 +23,7 @@ from typing import ClassVar, NamedTuple
 
 import orjson
 
+from task_tracker import defaults
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import CapabilityMissing, CorruptRecord
 from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
@@ -176,9 +177,9 @@ class StoreOptions:
     root: str | None = None
     client: object | None = None
     """The embedding server's own file client, if it has one."""
-    prefix: str = "/local"
-    durability: str = "edges"
-    lock_timeout_seconds: float = 10.0
+    prefix: str = defaults.PREFIX
+    durability: str = defaults.DURABILITY
+    lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS
     clock: Clock = SYSTEM_CLOCK
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 

@@ -19,6 +19,7 @@ from stores.files.backing import DELETED, Backing, FileRead, Signature
 from stores.files.client_errors import meaning_of, says_unsupported
 from stores.files.ops import FileOps
 from stores.files.temporaries import Temporaries
+from task_tracker import defaults
 from task_tracker.clock import Clock
 from task_tracker.errors import CapabilityMissing, SettingsError, StoreUnavailable
 from task_tracker.keyed_locks import KeyedLocks
@@ -39,7 +40,9 @@ class ClientFiles(Backing):
     capabilities = Capabilities(durable=True, shared=True)
     remote = True
 
-    def __init__(self, client: Any, clock: Clock, *, lock_timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self, client: Any, clock: Clock, *, lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS
+    ) -> None:
         for name in _NEEDED:
             if not callable(getattr(client, name, None)):
                 raise SettingsError(

@@ -14,13 +14,14 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args
 
 from stores.files.backing import DELETED, Backing, FileRead, Signature, settled, unavailable
 from stores.files.locks import WriterLocks
 from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, NO_ACCESS_TIME, READ_FLAGS, FileOps
 from stores.files.root import Root
 from stores.files.temporaries import Temporaries
+from task_tracker import defaults
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord, SettingsError, StoreUnavailable
 from task_tracker.store import Capabilities
@@ -29,7 +30,7 @@ __all__ = ["DURABILITIES", "LocalFiles"]
 
 _T = TypeVar("_T")
 
-DURABILITIES: Final = ("full", "edges", "none")
+DURABILITIES: Final = get_args(defaults.Durability)
 
 _CHUNK: Final = 1 << 14
 _BIG_CHUNK: Final = 1 << 20
@@ -56,8 +57,8 @@ class LocalFiles(Backing):
         root: str,
         clock: Clock,
         *,
-        durability: str = "edges",
-        lock_timeout_seconds: float = 10.0,
+        durability: str = defaults.DURABILITY,
+        lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS,
         ops: FileOps | None = None,
         retry_denied: bool = os.name == "nt",
     ) -> None:
@@ -65,7 +66,6 @@ class LocalFiles(Backing):
             raise SettingsError(f"durability is {durability!r}; choose one of {', '.join(DURABILITIES)}")
         self._root = os.path.abspath(root).rstrip("/")
         self._ops = ops if ops is not None else FileOps()
-        self._sync_files = durability != "none"
         self._sync_edges = durability != "none"
         self._sync_all = durability == "full"
         self._denied_tries = _DENIED_TRIES if retry_denied else 1
@@ -246,7 +246,7 @@ class LocalFiles(Backing):
         """Publish new contents by renaming them over the old ones."""
         path = self.where(directory, name)
         try:
-            self._put(directory, path, data, sync=self._sync_files)
+            self._put(directory, path, data, sync=self._sync_edges)
         except OSError as error:
             raise unavailable("write", path, error) from error
         if self._sync_all or (final and self._sync_edges):

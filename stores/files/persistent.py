@@ -23,7 +23,7 @@ from stores.files.indexes import Indexes
 from stores.files.layout import SUFFIX, Layout
 from stores.files.places import open_place
 from stores.files.versions import FileVersion
-from task_tracker import transitions
+from task_tracker import defaults, transitions
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import decode_record, encode_record
 from task_tracker.errors import (
@@ -70,9 +70,9 @@ class PersistentTaskStore(TaskStore):
         self,
         files: str | os.PathLike[str] | object,
         *,
-        prefix: str = "/local",
-        durability: str = "edges",
-        lock_timeout_seconds: float = 10.0,
+        prefix: str = defaults.PREFIX,
+        durability: str = defaults.DURABILITY,
+        lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._files = open_place(files, clock, durability, lock_timeout_seconds)
