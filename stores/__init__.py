@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from stores.files.lease.store import LeaseTaskStore
     from stores.files.persistent import PersistentTaskStore
     from stores.memory import InMemoryTaskStore
 
-__all__ = ["InMemoryTaskStore", "PersistentTaskStore"]
+__all__ = ["InMemoryTaskStore", "LeaseTaskStore", "PersistentTaskStore"]
 
 DISTRIBUTION: Final = "durable-task-tracker"
 """Tells this package from others that are called ``stores`` too."""
 
 _HOMES: Final = {
     "InMemoryTaskStore": "stores.memory",
+    "LeaseTaskStore": "stores.files.lease.store",
     "PersistentTaskStore": "stores.files.persistent",
 }
 

@@ -1,33 +1,38 @@
 """Records in this process's memory: the default, fast and gone at exit.
 
 Owns nothing outside the process. Refuses to be shared between processes. Also the reference for what the
-contract means: every operation here is as short as its promise.
+contract means: every operation is as short as its promise. Those on leases are in :mod:`stores.memory_leases`.
 """
 
 from __future__ import annotations
 
 import builtins
 import heapq
+import math
 import threading
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, Final
 
+from stores.memory_holds import Waiting
+from stores.memory_leases import LeasesInMemory
 from task_tracker import transitions
+from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_key
 from task_tracker.errors import SettingsError, TaskExists, TaskNotFound, VersionConflict
 from task_tracker.forks import renew_after_fork
 from task_tracker.listing import Listing, Summary
-from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import (
     Capabilities,
     Cursor,
+    Finding,
     Page,
     Purged,
     Query,
     Stored,
     StoreOptions,
-    TaskStore,
     Unchanged,
     Version,
 )
@@ -37,33 +42,41 @@ __all__ = ["InMemoryTaskStore"]
 MAX_RECORDS: Final = 10_000
 
 
-class InMemoryTaskStore(TaskStore):
+class InMemoryTaskStore(LeasesInMemory):
     """A dict with a lock.
 
     ``max_records`` bounds the memory: beyond it the oldest records that have ended are dropped. Active ones
-    never are.
+    never are. Leases do not expire unless ``lease_seconds`` is given: a holder in the same process cannot die
+    apart from the store.
     """
 
-    capabilities = Capabilities(exclusive_create=True, compare_and_set=True)
+    capabilities = Capabilities(exclusive_create=True, compare_and_set=True, leases=True)
     blocking: ClassVar[bool] = False
 
-    def __init__(self, *, max_records: int = MAX_RECORDS) -> None:
+    def __init__(
+        self,
+        *,
+        max_records: int = MAX_RECORDS,
+        lease_seconds: float = math.inf,
+        heartbeat_seconds: float | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         if max_records < 1:
             raise ValueError(f"max_records must be at least 1, not {max_records}")
+        super().__init__(lease_seconds, heartbeat_seconds, clock)
         self._max_records = max_records
-        self._records: dict[TaskKey, Stored] = {}
         self._accounts: dict[str, dict[str, Listing]] = {}
-        self.renew()
-        renew_after_fork(self)
+        self._renewal = _Renewal(self)
         self._last_version = 0
         self._shrink_beyond = max_records
 
-    def renew(self) -> None:
+    def _renew_locks(self) -> None:
         """Make new locks: a forked child has a copy of its own. An addition may just have been half done."""
         self._lock = threading.Lock()
-        self._accounts = {}
+        self._accounts, self._waiting = {}, Waiting()
         for record, _ in self._records.values():
             self._list(record)
+            self._waiting.add(record)
 
     def create(self, record: TaskRecord) -> Stored:
         """Store a new record; see :meth:`TaskStore.create`."""
@@ -81,8 +94,14 @@ class InMemoryTaskStore(TaskStore):
     def update(self, record: TaskRecord, *, expected: Version | None) -> Stored:
         """Replace a record; see :meth:`TaskStore.update`."""
         with self._lock:
-            _check_version(self._find(record.key), expected)
-            return self._put(record)
+            stored = self._find(record.key)
+            old = stored.record
+            if old.status.is_terminal:
+                _check_version(stored, expected)
+                transitions.check_not_final(old)
+            self._holds.check_free(old, self._clock.monotonic())
+            _check_version(stored, expected)
+            return self._write(record, transitions.next_attempt(old.attempt, self._clock.new_token()), old)
 
     def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
         """Read a record; see :meth:`TaskStore.get`."""
@@ -153,20 +172,32 @@ class InMemoryTaskStore(TaskStore):
                 self._drop(key)
         return Purged(old[:limit], 0, len(old) > limit)
 
+    def examine(self, *, fix: bool = False) -> Sequence[Finding]:
+        """Return nothing: a crash leaves nothing behind here. See :meth:`TaskStore.examine`."""
+        return []
+
     # ---- under the lock ------------------------------------------------------------------------------
 
     def _add(self, record: TaskRecord) -> Stored:
         if check_key(record.key) in self._records:
             raise TaskExists(f"task {record.task_id} exists already; choose another id or leave it out")
-        stored = self._put(record)
+        creation = self._clock.new_token()
+        stored = self._put(record.changed(attempt=Attempt(0, creation, "", 0), creation=creation))
         if len(self._records) > self._shrink_beyond:
             self._shrink()
         return stored
 
     def _put(self, record: TaskRecord) -> Stored:
+        key = record.key
+        old = self._records.get(key)
+        if old is not None:
+            self._waiting.remove(old.record)
         self._last_version += 1
-        self._records[record.key] = stored = Stored(record, self._last_version)
+        self._records[key] = stored = Stored(record, self._last_version)
         self._list(record)
+        self._waiting.add(record)
+        if self._holds.expire:
+            self._holds.wrote(record, self._clock.monotonic())
         return stored
 
     def _list(self, record: TaskRecord) -> None:
@@ -174,7 +205,8 @@ class InMemoryTaskStore(TaskStore):
         users.setdefault(record.user_id, Listing()).put(Summary.of(record))
 
     def _drop(self, key: TaskKey) -> None:
-        del self._records[key]
+        self._waiting.remove(self._records.pop(key).record)
+        self._holds.drop(key)
         users = self._accounts[key.account_id]
         users[key.user_id].remove(key.task_id)
         if not users[key.user_id]:
@@ -213,6 +245,19 @@ class InMemoryTaskStore(TaskStore):
                 yield Cursor(summary.created_at, summary.task_id, user_id)
 
 
+class _Renewal:
+    """Renews a store's locks after a fork. (``renew`` of the store itself is the heartbeat.)"""
+
+    def __init__(self, store: InMemoryTaskStore) -> None:
+        self._store = weakref.ref(store)
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        store = self._store()
+        if store is not None:
+            store._renew_locks()
+
+
 def _check_version(stored: Stored, expected: Version | None) -> None:
     if expected is not None and stored.version != expected:
         raise VersionConflict(f"task {stored.record.task_id} was changed meanwhile; read it again")
@@ -226,4 +271,9 @@ def open_memory(options: StoreOptions) -> InMemoryTaskStore:
     max_records = options.options.get("max_records", MAX_RECORDS)
     if not isinstance(max_records, int) or max_records < 1:
         raise SettingsError(f"max_records is {max_records!r}; give a whole number of at least 1")
-    return InMemoryTaskStore(max_records=max_records)
+    return InMemoryTaskStore(
+        max_records=max_records,
+        lease_seconds=math.inf if options.lease_seconds is None else options.lease_seconds,
+        heartbeat_seconds=options.heartbeat_seconds,
+        clock=options.clock,
+    )

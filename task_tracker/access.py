@@ -7,7 +7,6 @@ function from record to record (:mod:`task_tracker.transitions`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Final
 
 from task_tracker.cache import TaskCache
@@ -17,6 +16,7 @@ from task_tracker.errors import (
     AmbiguousTask,
     CorruptRecord,
     InvalidTransition,
+    LeaseLost,
     StoreUnavailable,
     TaskNotFound,
     VersionConflict,
@@ -24,13 +24,11 @@ from task_tracker.errors import (
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.listing import TaskPage
 from task_tracker.outcomes import PendingOutcomes
+from task_tracker.ownership import Ownership, Step
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Query, Stored, TaskStore, Unchanged
+from task_tracker.store import Lease, LeaseStore, Query, Stored, TaskStore, Unchanged
 
 __all__ = ["RecordAccess", "Step", "check_owner"]
-
-Step = Callable[[TaskRecord], TaskRecord]
-"""Record in, changed record out (or the same one: nothing to do). Raises InvalidTransition."""
 
 _CONFLICTS_BEFORE_GIVING_UP: Final = 100
 
@@ -38,13 +36,21 @@ _CONFLICTS_BEFORE_GIVING_UP: Final = 100
 class RecordAccess:
     """Store, cache and waiters as one. Thread-safe; the store is asked outside of all locks but the task's."""
 
-    def __init__(self, store: TaskStore, clock: Clock, *, max_cached: int) -> None:
+    def __init__(self, store: TaskStore, clock: Clock, *, max_cached: int, holder: str | None = None) -> None:
         self.store = store
         self.cache = TaskCache(max_cached)
         self.changes = Changes()
         self.outcomes = PendingOutcomes(clock)
         self._locks = KeyedLocks()
         self._exact = store.capabilities.compare_and_set
+        self.leases = _leases_of(store)
+        """The store as one with leases, None if it has none."""
+        self.ownership = (
+            None
+            if self.leases is None
+            else Ownership(self.leases, self.cache, self._locks, clock, self.note, holder=holder)
+        )
+        """What this tracker holds, None on a store without leases."""
 
     def resolve(self, task_id: str, account_id: str | None, user_id: str | None) -> TaskKey | None:
         """Return the key that a call means: the given owner's, or the one cached owner's of this id.
@@ -127,6 +133,8 @@ class RecordAccess:
                 return cached
             answer = Stored(cached.record, answer.version)
         self.cache.put(answer, mark)
+        if self.ownership is not None:
+            self.ownership.noticed(answer.record)
         return answer
 
     # ---- writing -------------------------------------------------------------------------------------
@@ -137,6 +145,7 @@ class RecordAccess:
         stored = self.store.create_if_no_active(record) if unless_active else self.store.create(record)
         if stored is None:
             return None
+        self._forget_loss(record.key)
         self.cache.put(stored, mark)
         if self.cache.get(record.key) is not stored:
             self._look_again(record.key)  # dropped meanwhile: it, or what had its id before
@@ -147,14 +156,51 @@ class RecordAccess:
 
         The cached record is only a guess: a write that started from a stale one is refused by the store and
         begun again, and neither "nothing to do" nor "not allowed" is concluded from an active record that
-        was not confirmed. An outcome that waits for the store comes first. Raises TaskNotFound,
-        InvalidTransition, StoreUnavailable, CorruptRecord.
+        was not confirmed. Of a task that is held here, what was written last is the truth. An outcome that waits
+        for the store comes first. Raises TaskNotFound, InvalidTransition, StoreUnavailable, CorruptRecord;
+        LeaseHeld if a live process holds the task, LeaseLost if this tracker held it and has lost it.
         """
         self.outcomes.land(key)
         return self._apply(key, step)
 
-    def _apply(self, key: TaskKey, step: Step) -> TaskRecord:
+    def start(self, key: TaskKey, step: Step) -> TaskRecord:
+        """Claim a task where there are leases, then apply ``step``. Raises as :meth:`change`."""
+        if self.ownership is None:
+            return self.change(key, step)
+        self.outcomes.land(key)
         with self._locks.hold(key):
+            return self.ownership.start(key, step)
+
+    def cancel(self, key: TaskKey, step: Step) -> TaskRecord:
+        """Apply ``step``, which cancels a task or asks for it, whoever holds the task. Raises as :meth:`change`."""
+        if self.leases is None or self.ownership is None:
+            return self.change(key, step)
+        self.outcomes.land(key)
+        with self._locks.hold(key):
+            holding = self.ownership.holdings.current(key)
+            if holding is not None and holding.stored is not None:
+                with contextlib.suppress(LeaseLost):
+                    record = self.ownership.write(holding, step)
+                    holding.lease.cancel_requested.set()
+                    return record
+        mark = self.cache.mark()
+        try:
+            stored = self.leases.request_cancel(key)
+        except TaskNotFound:
+            self.cache.drop(key)
+            raise
+        self.note(stored, mark)
+        self.ownership.noticed(stored.record)
+        return stored.record
+
+    def _apply(self, key: TaskKey, step: Step, *, under: Lease | None = None) -> TaskRecord:
+        """Apply ``step``; if it was meant ``under`` a lease, not under another one that was claimed since."""
+        with self._locks.hold(key):
+            holding = None if self.ownership is None else self.ownership.held(key)
+            if self.ownership is not None and holding is not None:
+                if under is not None and holding.lease is not under:
+                    raise LeaseLost(f"task {key.task_id} was lost and started anew; leave it to whoever did")
+                return self.ownership.write(holding, step)
             if self._exact:
                 done = self._change_unconfirmed(key, step)
                 if done is not None:
@@ -207,6 +253,8 @@ class RecordAccess:
         """
         known = self.cache.get(key)
         life = None if known is None else known.record.created_at
+        holding = None if self.ownership is None else self.ownership.holdings.current(key)
+        lease = None if holding is None else holding.lease
 
         def of_this_life(record: TaskRecord) -> TaskRecord:
             if life is not None and record.created_at != life:
@@ -215,7 +263,10 @@ class RecordAccess:
                 )
             return step(record)
 
-        return self.outcomes.keep(key, lambda: self._apply(key, of_this_life))
+        kept = self.outcomes.keep(key, lambda: self._apply(key, of_this_life, under=lease))
+        if kept and holding is not None:
+            holding.settling = True
+        return kept
 
     def delete_owner(self, account_id: str, user_id: str) -> int:
         """Delete all records of an owner; return how many. Raises InvalidTransition while some are active."""
@@ -236,6 +287,7 @@ class RecordAccess:
         except TaskNotFound:
             self._forget(key, before)
             return False
+        self._forget_loss(key)
         self._forget(key, before)
         self.changes.announce(key)
         return True
@@ -270,9 +322,18 @@ class RecordAccess:
         except TaskNotFound:
             self.cache.drop(record.key)
             raise
-        self.cache.put(stored, mark)
-        self.changes.announce(record.key)
+        self.note(stored, mark)
         return stored.record
+
+    def note(self, stored: Stored, mark: int) -> None:
+        """Remember a record that was written after ``mark`` was taken (``cache.mark``), and tell who waits for it."""
+        self.cache.put(stored, mark)
+        self.changes.announce(stored.record.key)
+
+    def _forget_loss(self, key: TaskKey) -> None:
+        """The task of which a lease was lost is gone; another one may have its id."""
+        if self.ownership is not None:
+            self.ownership.holdings.forget(key)
 
 
 def check_owner(*names: str | None) -> None:
@@ -280,6 +341,14 @@ def check_owner(*names: str | None) -> None:
     for name in names:
         if name is not None and (not isinstance(name, str) or not name.strip()):
             raise ValueError("Task ownership requires non-empty account_id and user_id")
+
+
+def _leases_of(store: TaskStore) -> LeaseStore | None:
+    if not store.capabilities.leases:
+        return None
+    if not isinstance(store, LeaseStore):
+        raise TypeError(f"{type(store).__name__} says that it has leases and is no LeaseStore; make it one")
+    return store
 
 
 def _is_final(record: TaskRecord) -> bool:

@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -22,11 +22,13 @@ from task_tracker import endings
 from task_tracker.call_threads import CallThreads, NoThread, Share
 from task_tracker.defaults import CALL_SECONDS, MAX_THREADS
 from task_tracker.endings import Ending
-from task_tracker.errors import StoreUnavailable, TaskNotFound, TaskTrackerError
+from task_tracker.errors import LeaseHeld, StoreUnavailable, TaskNotFound, TaskTrackerError
 from task_tracker.listing import TaskPage
+from task_tracker.reconciler import Reconciled
 from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.store import Finding, Lease
 from task_tracker.tracker import TaskTracker
-from task_tracker.waiting import Waiting
+from task_tracker.waiting import Contending, Waiting
 
 __all__ = ["AsyncTaskTracker"]
 
@@ -122,11 +124,35 @@ class AsyncTaskTracker:
         user_id: str | None = None,
         *,
         stage: str | None = None,
+        wait_seconds: float = 0,
     ) -> TaskRecord | None:
-        """As :meth:`TaskTracker.start`."""
+        """As :meth:`TaskTracker.start`, without holding a thread while it waits.
+
+        If the ``await`` is cancelled the task may have been started all the same: end or release it.
+        """
+        contending = Contending(self._tracker.clock, wait_seconds)
+        while True:
+            try:
+                return await self._run(
+                    lambda: self._tracker._start(task_id, account_id, user_id, stage), self._of_task(task_id)
+                )
+            except LeaseHeld as held:
+                pause = contending.pause(held)
+            await asyncio.sleep(pause)
+
+    async def release(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """As :meth:`TaskTracker.release`."""
         return await self._run(
-            lambda: self._tracker.start(task_id, account_id, user_id, stage=stage), self._of_task(task_id)
+            lambda: self._tracker.release(task_id, account_id, user_id), self._of_task(task_id)
         )
+
+    def lease_of(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> Lease | None:
+        """As :meth:`TaskTracker.lease_of`; a plain method, it asks no store."""
+        return self._tracker.lease_of(task_id, account_id, user_id)
 
     async def update(
         self,
@@ -337,6 +363,22 @@ class AsyncTaskTracker:
     def stop_cleanup_loop(self) -> None:
         """As :meth:`TaskTracker.stop_cleanup_loop`."""
         self._tracker.stop_cleanup_loop()
+
+    async def reconcile(self) -> Reconciled:
+        """As :meth:`TaskTracker.reconcile`."""
+        return await self._run(self._tracker.reconcile)
+
+    def start_reconciler(self) -> None:
+        """As :meth:`TaskTracker.start_reconciler`; it runs on a thread and needs no event loop."""
+        self._tracker.start_reconciler()
+
+    def stop_reconciler(self) -> None:
+        """As :meth:`TaskTracker.stop_reconciler`."""
+        self._tracker.stop_reconciler()
+
+    async def doctor(self, *, fix: bool = False) -> Sequence[Finding]:
+        """As :meth:`TaskTracker.doctor`."""
+        return await self._run(lambda: self._tracker.doctor(fix=fix))
 
     def close(self) -> None:
         """Wait for calls under way, ``call_seconds`` at most, end the threads, close the tracker. Twice is safe."""

@@ -6,6 +6,7 @@ Owns where settings come from and which source wins. Each mistake is one line th
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ class StorageConfig(BaseSettings):
                 f"the environment cannot be read: {error}; TASK_TRACKER, TASK_TRACKER__RETENTION and "
                 "TASK_TRACKER__OPTIONS take a JSON object, or name one key each (TASK_TRACKER__BACKEND=...)"
             ) from error
+        self.task_tracker.check_leases()
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -84,13 +86,30 @@ class StorageConfig(BaseSettings):
         if settings.root is not None and settings.backend == "memory":
             raise SettingsError(
                 'storage.task_tracker.root is set, but the backend is "memory", which keeps nothing there; '
-                'set storage.task_tracker.backend to "persistent"'
+                'set storage.task_tracker.backend to "persistent" or "lease"'
             )
-        return open_store(settings.backend, settings.store_options(agfs))
+        if settings.root is None and settings.backend == "lease":
+            raise SettingsError(
+                'storage.task_tracker.backend is "lease", which needs a directory; give storage.task_tracker.root '
+                "(no file client can keep its promises)"
+            )
+        store = open_store(settings.backend, settings.store_options(agfs))
+        if not store.capabilities.leases:
+            for key in ("lease_seconds", "heartbeat_seconds"):
+                if getattr(settings, key) is not None:
+                    store.close()
+                    raise SettingsError(
+                        f"storage.task_tracker.{key} is set, but the backend {settings.backend!r} has no leases; "
+                        'leave it out, or set storage.task_tracker.backend to "lease"'
+                    )
+        return store
 
-    def build_task_tracker(self, agfs: object | None = None, *, cleanup: bool = True) -> TaskTracker:
+    def build_task_tracker(
+        self, agfs: object | None = None, *, cleanup: bool = True, reconcile: bool | None = None
+    ) -> TaskTracker:
         """Return a tracker on the configured store, its retention sweep running unless ``cleanup=False``.
 
+        Where leases expire its reconciler runs as well, unless ``reconcile=False`` (None: as configured).
         Raises SettingsError: unknown backend, missing package, root or client.
         """
         settings = self.task_tracker
@@ -101,17 +120,23 @@ class StorageConfig(BaseSettings):
             retention=None if retention is None else retention.as_value(),
             sweep_seconds=SWEEP_SECONDS if retention is None else retention.sweep_seconds,
             max_cached=settings.max_cached,
+            start_within_seconds=settings.start_within_seconds,
         )
         if cleanup:
             tracker.start_cleanup_loop()
+        leases = tracker.access.leases
+        wanted = settings.reconcile if reconcile is None else reconcile
+        # Where leases never expire nobody can stop without the store: there is nothing to look for.
+        if wanted and leases is not None and not math.isinf(leases.lease_seconds):
+            tracker.start_reconciler()
         return tracker
 
     def build_async_task_tracker(
-        self, agfs: object | None = None, *, cleanup: bool = True
+        self, agfs: object | None = None, *, cleanup: bool = True, reconcile: bool | None = None
     ) -> AsyncTaskTracker:
         """Return the same for coroutines."""
         return AsyncTaskTracker(
-            self.build_task_tracker(agfs, cleanup=cleanup),
+            self.build_task_tracker(agfs, cleanup=cleanup, reconcile=reconcile),
             max_threads=self.task_tracker.max_threads,
             call_seconds=self.task_tracker.call_seconds,
         )

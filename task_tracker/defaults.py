@@ -7,10 +7,13 @@ from typing import Final, Literal
 __all__ = [
     "CALL_SECONDS",
     "DURABILITY",
+    "HEARTBEATS_PER_LEASE",
+    "LEASE_SECONDS",
     "LOCK_TIMEOUT_SECONDS",
     "MAX_CACHED",
     "MAX_THREADS",
     "PREFIX",
+    "START_WITHIN_SECONDS",
     "Durability",
 ]
 
@@ -28,3 +31,9 @@ PREFIX: Final = "/local"
 DURABILITY: Final[Durability] = "edges"
 LOCK_TIMEOUT_SECONDS: Final = 10.0
 """How long a write waits for another process's write to the same user's tasks."""
+LEASE_SECONDS: Final = 30.0
+"""How long a lease lives after its last heartbeat, where leases expire."""
+HEARTBEATS_PER_LEASE: Final = 3
+"""Renewals per lease term; fewer are refused."""
+START_WITHIN_SECONDS: Final = 86_400.0
+"""How long a task may wait for its creator to start it."""

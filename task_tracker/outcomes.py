@@ -14,7 +14,14 @@ from typing import Final
 
 from task_tracker.clock import Clock
 from task_tracker.duty import Duty
-from task_tracker.errors import CorruptRecord, InvalidTransition, StoreUnavailable, TaskNotFound
+from task_tracker.errors import (
+    CorruptRecord,
+    InvalidTransition,
+    LeaseHeld,
+    LeaseLost,
+    StoreUnavailable,
+    TaskNotFound,
+)
 from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
 
@@ -82,8 +89,8 @@ class PendingOutcomes(Duty):
             return
         try:
             land()
-        except (InvalidTransition, TaskNotFound) as refused:
-            # Ended otherwise or deleted meanwhile: there is nothing left to store.
+        except (InvalidTransition, TaskNotFound, LeaseHeld, LeaseLost) as refused:
+            # Ended otherwise, deleted, or somebody else's meanwhile: there is nothing left to store.
             _log.warning(
                 "the outcome of task %s came too late: %s",
                 key.task_id,

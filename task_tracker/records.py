@@ -215,7 +215,7 @@ class TaskRecord:
             encoded = getattr(self, f"{name}_json")
             if encoded is not None:
                 view[name] = redact_value(orjson.loads(encoded))
-        if self.attempt is not None:
+        if self.attempt is not None and self.attempt.epoch > 0:  # 0: nobody has claimed it yet
             view["attempt"] = {
                 "epoch": self.attempt.epoch,
                 "holder": self.attempt.holder,

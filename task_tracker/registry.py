@@ -25,6 +25,7 @@ ENTRY_POINT_GROUP: Final = "task_tracker.stores"
 _BUILT_IN: Final = {
     "memory": "stores.memory:open_memory",
     "persistent": "stores.files.persistent:open_persistent",
+    "lease": "stores.files.lease.store:open_lease",
 }
 _DISTRIBUTION: Final = "durable-task-tracker"
 

@@ -5,11 +5,12 @@ Owns names, defaults and checks. Refuses to open anything; :mod:`task_tracker.co
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from task_tracker import defaults
+from task_tracker.errors import SettingsError
 from task_tracker.retention import DAY_SECONDS, SWEEP_SECONDS, Retention
 from task_tracker.store import StoreOptions
 
@@ -17,6 +18,9 @@ __all__ = ["RetentionSettings", "TaskTrackerSettings"]
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+_ROUNDING: Final = 1 + 1e-9
+"""0.1 is a third of 0.3, whatever binary fractions say."""
 
 
 class RetentionSettings(BaseModel):
@@ -41,7 +45,7 @@ class TaskTrackerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backend: str = "memory"
-    """``memory``, ``persistent``, or the name of a third party's entry point."""
+    """``memory``, ``persistent``, ``lease``, or the name of a third party's entry point."""
     root: str | None = None
     """Directory below which records are kept. None: the embedding server's own file client."""
     prefix: str = defaults.PREFIX
@@ -56,12 +60,36 @@ class TaskTrackerSettings(BaseModel):
     """Records that a process keeps in memory."""
     lock_timeout_seconds: Annotated[PositiveSeconds, Field(le=1e6)] = defaults.LOCK_TIMEOUT_SECONDS
     """How long a write waits for another process's write to the same user's tasks."""
+    lease_seconds: Annotated[PositiveSeconds, Field(le=1e6)] | None = None
+    """How long a task stays with a process that is not heard of any more. None: 30 on disk, for ever in memory."""
+    heartbeat_seconds: Annotated[PositiveSeconds, Field(le=1e6)] | None = None
+    """How often a process says that it lives. None: a third of ``lease_seconds``."""
+    reconcile: bool = True
+    """Whether this process ends the tasks of those that stopped, on a store whose leases expire."""
+    start_within_seconds: PositiveSeconds | None = defaults.START_WITHIN_SECONDS
+    """How long a task may stay pending before the reconciler fails it; null for ever."""
     max_threads: Annotated[int, Field(ge=1, le=1000)] = defaults.MAX_THREADS
     """Threads that an AsyncTaskTracker may use for calls that wait."""
     call_seconds: Annotated[PositiveSeconds, Field(le=1e6)] = defaults.CALL_SECONDS
     """How long an awaited call may take."""
     options: dict[str, Any] = {}
     """Settings that only the chosen backend knows."""
+
+    def check_leases(self) -> None:
+        """Raise SettingsError if a heartbeat that comes late would lose a lease that is in use."""
+        if self.heartbeat_seconds is None:
+            return
+        lease_seconds = self.lease_seconds
+        if lease_seconds is None:
+            if self.backend == "memory":
+                return  # leases do not expire there unless that is set
+            lease_seconds = defaults.LEASE_SECONDS
+        if self.heartbeat_seconds * defaults.HEARTBEATS_PER_LEASE > lease_seconds * _ROUNDING:
+            raise SettingsError(
+                f"storage.task_tracker.heartbeat_seconds is {self.heartbeat_seconds:g} and "
+                f"storage.task_tracker.lease_seconds {lease_seconds:g}, less than "
+                f"{defaults.HEARTBEATS_PER_LEASE} heartbeats; give no more than a third of it, or leave it out"
+            )
 
     def store_options(self, client: object | None) -> StoreOptions:
         """Return what the backend's factory is given."""
@@ -71,5 +99,7 @@ class TaskTrackerSettings(BaseModel):
             prefix=self.prefix,
             durability=self.durability,
             lock_timeout_seconds=self.lock_timeout_seconds,
+            lease_seconds=self.lease_seconds,
+            heartbeat_seconds=self.heartbeat_seconds,
             options=dict(self.options),
         )

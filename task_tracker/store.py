@@ -25,13 +25,14 @@ import orjson
 
 from task_tracker import defaults
 from task_tracker.clock import SYSTEM_CLOCK, Clock
-from task_tracker.errors import CapabilityMissing, CorruptRecord
+from task_tracker.errors import CapabilityMissing, CorruptRecord, SettingsError
 from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
 
 __all__ = [
     "Capabilities",
     "Cursor",
     "Expired",
+    "Finding",
     "Lease",
     "LeaseStore",
     "Page",
@@ -43,6 +44,7 @@ __all__ = [
     "Unchanged",
     "Version",
     "Workload",
+    "lease_terms",
 ]
 
 Version = object
@@ -158,6 +160,20 @@ class Page(NamedTuple):
     corrupt: Sequence[CorruptRecord] = ()
 
 
+class Finding(NamedTuple):
+    """Something that a crash or a foreign hand left in a store.
+
+    ``kind`` is one of ``entry_without_record``, ``record_without_entry``, ``half_made``, ``stale_key``,
+    ``temporary_file``, ``corrupt_record``, or a backend's own word; ``where`` is a path or the like; ``message``
+    says what it means and what to do. ``fixed``: it is mended now.
+    """
+
+    kind: str
+    where: str
+    message: str
+    fixed: bool = False
+
+
 class Purged(NamedTuple):
     """What one batch of retention did. ``more`` says that another batch is worth asking for."""
 
@@ -180,6 +196,10 @@ class StoreOptions:
     prefix: str = defaults.PREFIX
     durability: str = defaults.DURABILITY
     lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS
+    lease_seconds: float | None = None
+    """How long a lease lives after its last heartbeat. None: the backend's own default."""
+    heartbeat_seconds: float | None = None
+    """How often holders renew: at least three times per lease. None: a third of ``lease_seconds``."""
     clock: Clock = SYSTEM_CLOCK
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
@@ -308,6 +328,14 @@ class TaskStore(ABC):
         earlier than the moment at which this library first opened it. Also removes what crashes left.
         """
 
+    def examine(self, *, fix: bool = False) -> Sequence[Finding]:
+        """Look for what crashes and foreign hands left behind; mend it with ``fix``.
+
+        Looks at everything, so it takes as long as there are records. Never touches what a live process may
+        still need. Raises CapabilityMissing if this store cannot look at itself, StoreUnavailable.
+        """
+        raise CapabilityMissing(f"{type(self).__name__} cannot examine itself; look at its place by hand")
+
     def watch(self, on_change: Callable[[TaskKey], None]) -> AbstractContextManager[None]:
         """Have ``on_change`` called, in a thread of the store's, for changes by anybody while the block runs.
 
@@ -336,6 +364,8 @@ class Lease:
     epoch: int
     token: str = dataclasses.field(repr=False)
     holder: str
+    attempt_count: int = 0
+    """Attempts counted so far, this one included if it counts."""
     lost: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
     cancel_requested: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
 
@@ -373,10 +403,18 @@ class LeaseStore(TaskStore):
     the file server's or the database's, never one host's against another's. Between the end of a lease and
     its take-over, writes of the old holder may succeed or raise; after the take-over they always raise.
     Writes under one lease are serialised within the process.
+
+    The store itself writes ``record.attempt`` (and ``creation``, if it keeps one): what callers put there is
+    replaced. The ``holder`` of a claim is a name for messages, never an identity. ``create`` takes records in
+    any state: one that is active and not pending has no holder, and expires like a lease that is not renewed.
+    A record that has ended is final here: ``update`` raises VersionConflict for an ``expected`` that is not the
+    stored version, InvalidTransition otherwise.
     """
 
     lease_seconds: float
-    """How long a lease lives after its last heartbeat."""
+    """How long a lease lives after its last heartbeat; ``math.inf`` if leases never expire."""
+    heartbeat_seconds: float
+    """How often holders are to renew."""
 
     @abstractmethod
     def claim(
@@ -437,7 +475,11 @@ class LeaseStore(TaskStore):
 
     @abstractmethod
     def expired(self, *, limit: int = 1000) -> Sequence[Expired]:
-        """Return leases whose holder has stopped, judged by the store's own clock, longest silent first."""
+        """Return leases whose holder has stopped, judged by the store's own clock, longest silent first.
+
+        A store that cannot trust what it sees at one moment (a network disk) first watches a lease for two
+        heartbeat periods: ask again at least that often.
+        """
 
     @abstractmethod
     def take_over(
@@ -445,7 +487,15 @@ class LeaseStore(TaskStore):
     ) -> tuple[Lease, Stored] | None:
         """Claim an expired lease: epoch + 1, new token. Whoever only settles the task counts no attempt.
 
-        Returns None, harmlessly, if the holder renewed or ended, or somebody else was quicker.
+        The state stays (running, cancelling); a cancel that was requested is in ``lease.cancel_requested``. Returns
+        None, harmlessly, if the holder renewed, released or ended, or somebody else was quicker.
+        """
+
+    @abstractmethod
+    def recover(self, *, limit: int = 1000) -> int:
+        """Settle what crashed creators, claimers and enders left half-made; return how much of it.
+
+        Part of every reconciler pass. Costs nothing that grows with the number of records.
         """
 
     @abstractmethod
@@ -464,3 +514,19 @@ class LeaseStore(TaskStore):
     @abstractmethod
     def workload(self) -> Workload:
         """Return what waits and what runs."""
+
+
+def lease_terms(lease_seconds: float, heartbeat_seconds: float | None) -> tuple[float, float]:
+    """Return both terms, the second one by default a part of the first. Raises SettingsError if they do not fit."""
+    if not lease_seconds > 0:
+        raise SettingsError(f"lease_seconds is {lease_seconds!r}; give a positive number of seconds")
+    if heartbeat_seconds is None:
+        return lease_seconds, lease_seconds / defaults.HEARTBEATS_PER_LEASE
+    if not heartbeat_seconds > 0:
+        raise SettingsError(f"heartbeat_seconds is {heartbeat_seconds!r}; give a positive number of seconds")
+    if heartbeat_seconds * defaults.HEARTBEATS_PER_LEASE > lease_seconds * (1 + 1e-9):  # a third may be rounded up
+        raise SettingsError(
+            f"heartbeat_seconds is {heartbeat_seconds:g} and lease_seconds {lease_seconds:g}; a lease needs at "
+            f"least {defaults.HEARTBEATS_PER_LEASE} heartbeats, so that one that comes late does not lose it"
+        )
+    return lease_seconds, heartbeat_seconds

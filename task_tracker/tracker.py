@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,22 +20,25 @@ from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_id, check_text, encode_value
-from task_tracker.defaults import MAX_CACHED
+from task_tracker.defaults import MAX_CACHED, START_WITHIN_SECONDS
 from task_tracker.endings import Ending
-from task_tracker.errors import InvalidTransition, TaskNotFound
+from task_tracker.errors import CapabilityMissing, InvalidTransition, LeaseHeld, TaskNotFound
 from task_tracker.listing import TaskPage
+from task_tracker.ownership import giving_back
+from task_tracker.reconciler import Reconciled, Reconciler, check_start_within
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import clean_text, redact_text
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS, Retention, RetentionSweep
-from task_tracker.store import Cursor, Query, TaskStore
-from task_tracker.waiting import Waiting
+from task_tracker.store import Cursor, Finding, Lease, Query, StoreOptions, TaskStore
+from task_tracker.waiting import Contending, Waiting
 
 __all__ = ["TaskTracker"]
 
 _log = logging.getLogger("task_tracker")
 
 _LAST_TRY_SECONDS: Final = 30.0
+_GIVE_BACK_SECONDS: Final = 30.0
 
 
 class TaskTracker:
@@ -49,7 +52,14 @@ class TaskTracker:
     end of a task wins), StoreUnavailable, CorruptRecord. With ``strict=False`` the first two are logged
     instead, and None or the unchanged record is returned.
 
-    A ``store`` that is handed in belongs to the tracker from then on: :meth:`close` closes it.
+    On a store with leases :meth:`start` claims, and a thread renews what is claimed. Calls that change a task
+    then also raise LeaseHeld (a live process holds it) and LeaseLost (this tracker held it and somebody else
+    may now), with ``strict=False`` too: who lost a task must learn it. A task that nobody holds is changed as
+    on any other store.
+
+    A ``store`` that is handed in belongs to the tracker from then on: :meth:`close` closes it. ``holder``: the
+    name that others read when they meet a task that this tracker holds; by itself host and process.
+    ``start_within_seconds``: how long a task may stay pending before the reconciler fails it; None for ever.
     """
 
     def __init__(
@@ -60,10 +70,16 @@ class TaskTracker:
         retention: Retention | None = Retention(),  # noqa: B008  # frozen
         sweep_seconds: float = SWEEP_SECONDS,
         max_cached: int = MAX_CACHED,
+        holder: str | None = None,
+        start_within_seconds: float | None = START_WITHIN_SECONDS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        start_within_seconds = check_start_within(start_within_seconds)
         self.access = RecordAccess(
-            store if store is not None else open_store("memory"), clock, max_cached=max_cached
+            store if store is not None else open_store("memory", StoreOptions(clock=clock)),
+            clock,
+            max_cached=max_cached,
+            holder=None if holder is None else check_id(holder, "holder"),
         )
         """For the layers above: how records are reached."""
         self.clock = clock
@@ -74,6 +90,14 @@ class TaskTracker:
             retention if retention is not None else Retention(None, None, None),
             clock,
             sweep_seconds=sweep_seconds,
+        )
+        access = self.access
+        self._reconciler = (
+            None
+            if access.leases is None or access.ownership is None
+            else Reconciler(
+                access, access.leases, access.ownership, clock, start_within_seconds=start_within_seconds
+            )
         )
 
     @property
@@ -154,8 +178,27 @@ class TaskTracker:
         user_id: str | None = None,
         *,
         stage: str | None = None,
+        wait_seconds: float = 0,
     ) -> TaskRecord | None:
-        """Mark a pending task as running; a running one stays so (and takes ``stage``)."""
+        """Mark a pending task as running; one that this tracker has started stays so (and takes ``stage``).
+
+        On a store with leases this claims it: nobody else can change it until it ends, is released, or its
+        process stops. Raises LeaseHeld, which names the holder, if somebody else has it and goes on to have it
+        for ``wait_seconds``.
+        """
+        contending = Contending(self.clock, wait_seconds)
+        turn = threading.Condition()  # nobody notifies it: a holder elsewhere lets go unheard
+        while True:
+            try:
+                return self._start(task_id, account_id, user_id, stage)
+            except LeaseHeld as held:
+                pause = contending.pause(held)
+            with turn:
+                self.clock.wait(turn, pause)
+
+    def _start(
+        self, task_id: str, account_id: str | None, user_id: str | None, stage: str | None
+    ) -> TaskRecord | None:
         text, now = _stage(stage), self.clock.now()
         return self._change(
             "start",
@@ -163,7 +206,31 @@ class TaskTracker:
             account_id,
             user_id,
             lambda record: transitions.started(record, now, stage=text),
+            self.access.start,
         )
+
+    def release(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> TaskRecord | None:
+        """Give a running task back as pending: any instance may :meth:`start` it then, and goes on with it.
+
+        One that is to be cancelled ends as cancelled instead. A pending one stays as it is. Raises LeaseHeld if
+        somebody else holds it, LeaseLost.
+        """
+        return self._change("release", task_id, account_id, user_id, giving_back(self.clock.now()))
+
+    def lease_of(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> Lease | None:
+        """Return the lease under which this tracker works on a task; None if there is none. Asks no store.
+
+        ``lost`` is set once somebody else may have the task, ``cancel_requested`` when somebody wants it
+        cancelled; both can be waited for. ``fence`` is a pair that grows with every claim, for what the work
+        writes elsewhere. A lost lease is returned until the task is started here again.
+        """
+        key = self.access.resolve(task_id, account_id, user_id)
+        ownership = self.access.ownership
+        return None if key is None or ownership is None else ownership.holdings.lease(key)
 
     def update(
         self,
@@ -235,7 +302,10 @@ class TaskTracker:
     def cancel(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None
     ) -> TaskRecord | None:
-        """Cancel a pending task; ask the code that works on a running one to stop (``cancelling``)."""
+        """Cancel a pending task; ask the code that works on a running one to stop (``cancelling``).
+
+        Works on any instance, whoever holds the task; its holder is told by its next heartbeat.
+        """
         now = self.clock.now()
         return self._change(
             "cancel",
@@ -243,6 +313,7 @@ class TaskTracker:
             account_id,
             user_id,
             lambda record: transitions.request_cancel(record, now),
+            self.access.cancel,
         )
 
     def is_cancellation_requested(
@@ -250,9 +321,14 @@ class TaskTracker:
     ) -> bool:
         """Tell whether the task is cancelling or cancelled. For the code that works on it, to ask often.
 
-        Raises TaskNotFound for a task that is gone (False with ``strict=False``).
+        Raises TaskNotFound for a task that is gone (False with ``strict=False``), LeaseLost for one that this
+        tracker held and lost: either way, stop working on it.
         """
         key = self.access.resolve(task_id, account_id, user_id)
+        if key is not None and self.access.ownership is not None:
+            holding = self.access.ownership.holdings.check(key)
+            if holding is not None and holding.lease.cancel_requested.is_set():
+                return True
         stored = None if key is None else self.access.load(key)
         if stored is None:
             if self._strict:
@@ -422,12 +498,40 @@ class TaskTracker:
         """Stop that thread. Safe when it does not run."""
         self._sweep.stop()
 
-    def close(self) -> None:
-        """Stop all threads, try once more to store what the store did not take, close the store.
+    def reconcile(self) -> Reconciled:
+        """Settle now, once, what nobody works on any more; return how many tasks.
 
-        Also one that was handed in: a store belongs to the tracker that it was given to. Twice is safe.
+        Tasks whose holder has stopped fail with ``error_code="holder_lost"`` (or end as cancelled, if that was
+        wanted), tasks that stayed pending for more than ``start_within_seconds`` with ``"never_started"``.
+        Raises StoreUnavailable, CapabilityMissing on a store without leases.
+        """
+        return self._reconciling().reconcile()
+
+    def start_reconciler(self) -> None:
+        """Start the thread that does that at every heartbeat. Twice is safe. Raises as :meth:`reconcile`."""
+        self._reconciling().start()
+
+    def stop_reconciler(self) -> None:
+        """Stop that thread. Safe when it does not run."""
+        if self._reconciler is not None:
+            self._reconciler.stop()
+
+    def doctor(self, *, fix: bool = False) -> Sequence[Finding]:
+        """Return what crashes and foreign hands have left in the store; mend it with ``fix``.
+
+        Looks at every record. Raises StoreUnavailable, CapabilityMissing if this store cannot look at itself.
+        """
+        return self.access.store.examine(fix=fix)
+
+    def close(self) -> None:
+        """Stop all threads, store what still waits, give back what is held, close the store.
+
+        Tasks that this tracker started and that have not ended become pending, for another instance; those that
+        were to be cancelled end as cancelled. End them yourself before, if nobody is to go on with them. Closes
+        the store also if it was handed in: it belongs to the tracker that it was given to. Twice is safe.
         """
         self.stop_cleanup_loop()
+        self.stop_reconciler()
         if self.access.outcomes.stop():
             self.access.outcomes.flush(_LAST_TRY_SECONDS)
         lost = self.access.outcomes.task_ids()
@@ -438,7 +542,17 @@ class TaskTracker:
                 ", ".join(lost[:10]) + (", ..." if len(lost) > 10 else ""),
                 extra={"event": "outcomes_lost", "task_ids": lost},
             )
+        if self.access.ownership is not None:
+            self.access.ownership.close(_GIVE_BACK_SECONDS)
         self.access.store.close()
+
+    def _reconciling(self) -> Reconciler:
+        if self._reconciler is None:
+            raise CapabilityMissing(
+                f"{type(self.store).__name__} has no leases, so nobody can tell whose holder has stopped; use the "
+                "lease backend"
+            )
+        return self._reconciler
 
     def _change(
         self,
@@ -447,13 +561,12 @@ class TaskTracker:
         account_id: str | None,
         user_id: str | None,
         step: Step,
-        *,
-        final: bool = False,
+        apply: Callable[[TaskKey, Step], TaskRecord] | None = None,
     ) -> TaskRecord | None:
         # Steps are made with the time of the call: when it happened, however long it takes to be stored.
         try:
             key = self.access.resolve_to_write(task_id, account_id, user_id)
-            return self.access.finish(key, step) if final else self.access.change(key, step)
+            return (self.access.change if apply is None else apply)(key, step)
         except (TaskNotFound, InvalidTransition) as error:
             if self._strict:
                 raise
@@ -465,7 +578,7 @@ class TaskTracker:
     def _end(
         self, ending: Ending, task_id: str, account_id: str | None, user_id: str | None
     ) -> TaskRecord | None:
-        return self._change(ending.call, task_id, account_id, user_id, ending.step, final=True)
+        return self._change(ending.call, task_id, account_id, user_id, ending.step, self.access.finish)
 
     def _keep(self, ending: Ending, key: TaskKey) -> bool:
         """Keep an ending for which there was no time; False if it was not taken (:meth:`PendingOutcomes.keep`)."""

@@ -20,22 +20,34 @@ from typing import Any, Final
 import orjson
 
 from task_tracker.errors import InvalidTransition
-from task_tracker.records import FREE_TEXTS, FREE_VALUES, TaskRecord, TaskStatus, compact
+from task_tracker.records import FREE_TEXTS, FREE_VALUES, Attempt, TaskKey, TaskRecord, TaskStatus, compact
 from task_tracker.redaction import redact_text, redact_value
 
 __all__ = [
+    "abandoned",
     "blocks_duplicates",
     "cancellation_requested",
     "cancelled",
+    "check_claimable",
+    "check_commit",
     "check_deletable",
+    "check_end",
+    "check_not_final",
     "check_owner_deletable",
+    "check_release",
+    "claim_order",
+    "claimed",
     "completed",
     "expired",
     "failed",
+    "given_back",
+    "never_started",
+    "next_attempt",
     "progressed",
     "released",
     "request_cancel",
     "started",
+    "under_intent",
 ]
 
 _FULL_PROGRESS: Final = 100.0
@@ -105,14 +117,15 @@ def failed(record: TaskRecord, now: float, error: str, *, error_code: str | None
     return _ended(record, now, TaskStatus.FAILED, error=error, error_code=error_code)
 
 
-def request_cancel(record: TaskRecord, now: float) -> TaskRecord:
+def request_cancel(record: TaskRecord, now: float, *, held: bool = False) -> TaskRecord:
     """Pending becomes cancelled, running becomes cancelling; cancelling and cancelled stay.
 
+    While somebody holds it, a pending one becomes cancelling as well: its holder may be writing just now.
     Raises InvalidTransition when the task has ended otherwise.
     """
-    if record.status is TaskStatus.PENDING:
+    if record.status is TaskStatus.PENDING and not held:
         return cancelled(record, now)
-    if record.status is TaskStatus.RUNNING:
+    if record.status in (TaskStatus.PENDING, TaskStatus.RUNNING):
         return _at(record, now, status=TaskStatus.CANCELLING, cancel_requested_at=now)
     if cancellation_requested(record):
         return record
@@ -140,6 +153,140 @@ def released(record: TaskRecord, now: float) -> TaskRecord:
     if record.status is not TaskStatus.RUNNING:
         raise _illegal(record, "release")
     return _at(record, now, status=TaskStatus.PENDING)
+
+
+def claimed(record: TaskRecord, now: float, attempt: Attempt) -> TaskRecord:
+    """Pending becomes running, under ``attempt``. Raises InvalidTransition."""
+    if record.status is not TaskStatus.PENDING:
+        raise _illegal(record, "claim")
+    started_at = now if record.handler_version is not None else record.started_at
+    return _at(record, now, status=TaskStatus.RUNNING, attempt=attempt, started_at=started_at)
+
+
+def abandoned(record: TaskRecord, now: float, *, cancel_requested: bool = False) -> TaskRecord:
+    """A task whose holder has stopped: failed as ``holder_lost``, or cancelled if that was wanted anyway.
+
+    Raises InvalidTransition for one that has ended.
+    """
+    if record.status is TaskStatus.CANCELLING or (cancel_requested and record.status.is_active):
+        return cancelled(record, now)
+    holder = record.attempt.holder if record.attempt is not None else "unknown"
+    return failed(
+        record, now, redact_text(f"the process that held it ({holder}) stopped"), error_code="holder_lost"
+    )
+
+
+def never_started(record: TaskRecord, now: float) -> TaskRecord:
+    """A pending task that nobody came for: failed as ``never_started``. Raises InvalidTransition."""
+    if record.status is not TaskStatus.PENDING:
+        raise _illegal(record, "give up")
+    return failed(record, now, "nobody started it in time", error_code="never_started")
+
+
+# ---- writing under a lease -----------------------------------------------------------------------------
+
+
+def next_attempt(
+    last: Attempt | None, token: str, *, above: int = 0, holder: str | None = None, counted: bool = False
+) -> Attempt:
+    """Return the attempt that follows ``last``: an epoch that nobody had, and one more if it is counted.
+
+    ``above`` is the highest epoch that was used up without being written. Without ``holder`` the last one's
+    name stays: somebody writes who holds nothing.
+    """
+    if last is None:
+        last = Attempt(0, "", "", 0)
+    return Attempt(
+        max(last.epoch, above) + 1,
+        token,
+        last.holder if holder is None else holder,
+        last.count + 1 if counted else last.count,
+    )
+
+
+def claim_order(record: TaskRecord) -> tuple[int, float, str]:
+    """Return what waiting tasks are sorted by: highest priority first (none is 0), then oldest."""
+    return -(record.priority or 0), record.created_at, record.task_id
+
+
+def check_claimable(record: TaskRecord) -> None:
+    """Raise InvalidTransition for what can never be claimed: it has ended, or nobody here knows its state."""
+    if not record.status.is_active:
+        raise _illegal(record, "claim")
+
+
+def check_commit(record: TaskRecord, key: TaskKey) -> None:
+    """Raise InvalidTransition unless ``record`` may be committed under a lease of ``key``: it is active."""
+    _check_key(record, key)
+    if record.status.is_terminal:
+        raise InvalidTransition(
+            f"task {record.task_id} is {record.status.value} in this commit; end() writes that and gives up the lease",
+            task_ids=[record.task_id],
+        )
+    if not record.status.is_active:
+        raise _illegal(record, "commit")
+
+
+def check_release(record: TaskRecord, key: TaskKey) -> None:
+    """Raise InvalidTransition unless ``record`` may be released under a lease of ``key``: it is pending."""
+    _check_key(record, key)
+    if record.status is not TaskStatus.PENDING:
+        raise InvalidTransition(
+            f"task {record.task_id} is {record.status.value} in this release; only a pending record is given back "
+            "(transitions.released), an ended one goes to end()",
+            task_ids=[record.task_id],
+        )
+
+
+def check_end(record: TaskRecord, key: TaskKey) -> None:
+    """Raise InvalidTransition unless ``record`` may end a lease of ``key``: it is terminal."""
+    _check_key(record, key)
+    if not record.status.is_terminal:
+        raise InvalidTransition(
+            f"task {record.task_id} is {record.status.value} in this end; commit() writes that, or release()",
+            task_ids=[record.task_id],
+        )
+
+
+def check_not_final(record: TaskRecord) -> None:
+    """Raise InvalidTransition if the stored ``record`` has ended: nothing changes it any more."""
+    if record.status.is_terminal:
+        raise _illegal(record, "update")
+
+
+def under_intent(record: TaskRecord, cancel_requested_at: float | None) -> TaskRecord:
+    """What a commit writes when a cancel was requested at that time (None: it was not).
+
+    An active record is cancelling, whatever its holder had read before; an ended one stays as it is.
+    """
+    if cancel_requested_at is None or not record.status.is_active:
+        return record
+    if record.status is TaskStatus.CANCELLING and record.cancel_requested_at is not None:
+        return record
+    return _at(
+        record,
+        cancel_requested_at,
+        status=TaskStatus.CANCELLING,
+        cancel_requested_at=cancel_requested_at,
+    )
+
+
+def given_back(record: TaskRecord, cancel_requested_at: float | None) -> TaskRecord:
+    """What a release of a pending ``record`` writes: it ends cancelled if a cancel was requested (None: it was not)."""
+    if cancel_requested_at is None:
+        return record
+    if record.cancel_requested_at is None:
+        record = record.changed(cancel_requested_at=cancel_requested_at)
+    return cancelled(record, max(record.updated_at, cancel_requested_at))
+
+
+def _check_key(record: TaskRecord, key: TaskKey) -> None:
+    if record.key != key:
+        raise InvalidTransition(
+            f"the lease is for task {key.task_id}, the record is that of task {record.task_id}; "
+            "write each task under its own lease",
+            task_ids=[record.task_id],
+        )
 
 
 def blocks_duplicates(status: TaskStatus, completed_at: float | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""When to look again, and when to give up: the patience of ``wait``, threaded or not.
+"""When to look again, and when to give up: the patience of ``wait`` and ``start``, threaded or not.
 
 Owns times only. An unknown task ends a wait at once; a store that is away for a moment does not.
 """
@@ -10,15 +10,18 @@ from collections.abc import Callable
 from typing import Final
 
 from task_tracker.clock import Clock
-from task_tracker.errors import StoreUnavailable, TaskNotFound
+from task_tracker.errors import LeaseHeld, StoreUnavailable, TaskNotFound
 from task_tracker.records import TaskRecord
 
-__all__ = ["Waiting"]
+__all__ = ["Contending", "Waiting"]
 
 FIRST_POLL_SECONDS: Final = 0.02
 LONGEST_POLL_SECONDS: Final = 0.5
 UNAVAILABLE_SECONDS: Final = 60.0
 """How long a wait puts up with a store that does not answer. NFS attributes can be 60 s old."""
+FIRST_CLAIM_SECONDS: Final = 0.05
+LONGEST_CLAIM_SECONDS: Final = 2.0
+"""Pauses between two attempts to claim: 50 who want the same task ask the store some 35 times a second."""
 
 
 class Waiting:
@@ -85,4 +88,27 @@ class Waiting:
             raise TimeoutError(
                 f"task {self._task_id} has not ended within {self._timeout} seconds; it goes on, wait again"
             )
+        return min(pause, remaining)
+
+
+class Contending:
+    """One wait for a task that somebody else holds, for ``wait_seconds`` at most."""
+
+    def __init__(self, clock: Clock, wait_seconds: float) -> None:
+        if not (0 <= wait_seconds < math.inf):
+            raise ValueError(f"wait_seconds must be seconds of 0 or more, not {wait_seconds}")
+        self._clock = clock
+        self._deadline = clock.monotonic() + wait_seconds
+        self._pause = FIRST_CLAIM_SECONDS
+
+    def pause(self, held: LeaseHeld) -> float:
+        """Return the seconds until the next attempt, after one that met ``held``. Raises it when time is over.
+
+        Pauses grow and differ from contender to contender; the last attempt comes when the time is over.
+        """
+        remaining = self._deadline - self._clock.monotonic()
+        if remaining <= 0:
+            raise held
+        pause = self._clock.jitter(self._pause)
+        self._pause = min(self._pause * 2, LONGEST_CLAIM_SECONDS)
         return min(pause, remaining)

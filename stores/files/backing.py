@@ -8,7 +8,7 @@ Owns the vocabulary (a read, a signature) and the promises. Implementations: a l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -16,7 +16,18 @@ from task_tracker.clock import wall_ns
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Capabilities
 
-__all__ = ["DELETED", "Backing", "FileRead", "Signature", "settled", "unavailable"]
+__all__ = [
+    "DELETED",
+    "AnySignature",
+    "Backing",
+    "Changed",
+    "ETag",
+    "FileRead",
+    "Look",
+    "Signature",
+    "settled",
+    "unavailable",
+]
 
 DELETED: Final = ".deleted"
 """Says by its age that a record of this directory was deleted: an id of the caller's own may come again."""
@@ -33,17 +44,39 @@ class Signature(NamedTuple):
     size: int
 
 
+class ETag(NamedTuple):
+    """What an object store tells of an object: a tag that no other contents have."""
+
+    tag: str
+
+
+AnySignature = Signature | ETag
+
+
 class FileRead(NamedTuple):
     """The bytes of a file. ``signature`` is None where the place cannot tell; ``settled`` as in SETTLED_NS."""
 
     data: bytes
-    signature: Signature | None
+    signature: AnySignature | None
     settled: bool
 
 
-def settled(signature: Signature | None, read_at_ns: int) -> bool:
+class Look(NamedTuple):
+    """What is in a directory. ``signatures`` is None where listing it does not tell them."""
+
+    names: Sequence[str]
+    signatures: Mapping[str, AnySignature] | None = None
+
+
+class Changed(Exception):  # an answer
+    """What was to be replaced or removed is not what it was."""
+
+
+def settled(signature: AnySignature | None, read_at_ns: int) -> bool:
     """Tell whether the signature proves anything, for bytes read at ``read_at_ns`` (wall clock)."""
-    return signature is not None and read_at_ns - signature.mtime_ns >= SETTLED_NS
+    if not isinstance(signature, Signature):
+        return signature is not None  # a tag always does
+    return read_at_ns - signature.mtime_ns >= SETTLED_NS
 
 
 class Backing(ABC):
@@ -57,6 +90,8 @@ class Backing(ABC):
     """Whether a mere look is a request to somebody else."""
     can_remove: bool = True
     """Whether files can be removed at all."""
+    conditional: bool = False
+    """Whether ``replace`` and ``retire`` compare with ``over`` by themselves, so that nobody is to be kept out."""
 
     @abstractmethod
     def where(self, directory: str, name: str) -> str:
@@ -67,11 +102,11 @@ class Backing(ABC):
         """Return a file's bytes. Raises FileNotFoundError."""
 
     @abstractmethod
-    def signature(self, directory: str, name: str) -> Signature | None:
+    def signature(self, directory: str, name: str) -> AnySignature | None:
         """Return what can be told without reading, None if nothing can. Raises FileNotFoundError."""
 
     @abstractmethod
-    def directory_signature(self, directory: str) -> Signature | None:
+    def directory_signature(self, directory: str) -> AnySignature | None:
         """Return a value that changes with every publication and removal in it, None if nothing does.
 
         Raises FileNotFoundError.
@@ -80,6 +115,16 @@ class Backing(ABC):
     @abstractmethod
     def names(self, directory: str) -> Sequence[str]:
         """Return all names in a directory, fresh; none if it does not exist."""
+
+    def look(self, directory: str) -> Look:
+        """Return the names in a directory, with their signatures where that costs nothing more."""
+        return Look(self.names(directory))
+
+    def read_unless(self, directory: str, name: str, known: AnySignature | None) -> FileRead | None:
+        """Return a file's bytes, None if it still has the signature ``known``. Raises FileNotFoundError."""
+        if known is not None and self.signature(directory, name) == known:
+            return None
+        return self.read(directory, name)
 
     @abstractmethod
     def directories(self, directory: str) -> Sequence[str]:
@@ -90,23 +135,32 @@ class Backing(ABC):
         """Tell whether there is a file of this name."""
 
     @abstractmethod
-    def create(self, directory: str, name: str, data: bytes) -> None:
+    def create(self, directory: str, name: str, data: bytes) -> AnySignature | None:
         """Publish a new file, whole or not at all, making its directories. Raises FileExistsError.
 
-        Exclusive if ``capabilities.exclusive_create``.
+        Exclusive if ``capabilities.exclusive_create``. Returns its signature, if it is known already.
         """
 
     @abstractmethod
-    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> None:
-        """Publish new contents, whole or not at all if ``atomic``. ``final``: nothing will follow."""
+    def replace(
+        self, directory: str, name: str, data: bytes, *, final: bool, over: AnySignature | None = None
+    ) -> AnySignature | None:
+        """Publish new contents, whole or not at all if ``atomic``. ``final``: nothing will follow.
+
+        With ``over`` a ``conditional`` place raises Changed unless the file has that signature. Returns the new
+        one, if it is known already.
+        """
 
     @abstractmethod
     def remove(self, directory: str, name: str) -> None:
         """Remove a file. Raises FileNotFoundError."""
 
     @abstractmethod
-    def retire(self, directory: str, name: str) -> None:
-        """Remove a record, whose name may come again, so that :meth:`deletions` changes. Raises FileNotFoundError."""
+    def retire(self, directory: str, name: str, *, over: AnySignature | None = None) -> None:
+        """Remove a record, whose name may come again, so that :meth:`deletions` changes. ``over`` as for ``replace``.
+
+        Raises FileNotFoundError.
+        """
 
     @abstractmethod
     def deletions(self, directory: str) -> tuple[object, bool]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from stores.files.backing import DELETED, Backing, FileRead, Signature
+from stores.files.backing import DELETED, AnySignature, Backing, FileRead, Signature
 from stores.files.client_errors import meaning_of, says_unsupported
 from stores.files.ops import FileOps
 from stores.files.temporaries import Temporaries
@@ -131,7 +131,9 @@ class ClientFiles(Backing):
             self._make_directory(directory)
             self.replace(directory, name, data, final=False)
 
-    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> None:
+    def replace(
+        self, directory: str, name: str, data: bytes, *, final: bool, over: AnySignature | None = None
+    ) -> None:
         """Publish new contents."""
         try:
             self._publish(directory, name, data)
@@ -206,7 +208,7 @@ class ClientFiles(Backing):
             )
         self._call("rm", self.where(directory, name))
 
-    def retire(self, directory: str, name: str) -> None:
+    def retire(self, directory: str, name: str, *, over: AnySignature | None = None) -> None:
         """Remove a record and write another word to ``.deleted``."""
         self.remove(directory, name)
         self.replace(directory, DELETED, self._clock.new_token().encode(), final=False)

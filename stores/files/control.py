@@ -7,6 +7,7 @@ and the look at ``format``, which a lease store leaves there.
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 
 import orjson
 
@@ -22,10 +23,11 @@ OPENED = "opened"
 
 
 class RootMarks:
-    """The marks of one root."""
+    """The marks of one root. ``locked``: writers here keep each other out by locks."""
 
-    def __init__(self, files: Backing, layout: Layout, clock: Clock) -> None:
+    def __init__(self, files: Backing, layout: Layout, clock: Clock, *, locked: bool = True) -> None:
         self._files = files
+        self._locked = locked
         self._directory = layout.control
         self._clock = clock
         self._opened_at: float | None = None
@@ -62,6 +64,12 @@ class RootMarks:
         if not self._files.remote:
             self._files.sweep(self._directory, self._files.names(self._directory))
 
+    def _turn(self) -> AbstractContextManager[None]:
+        """Keep other writers out, where a creation alone is not exclusive."""
+        if not self._locked:
+            return contextlib.nullcontext()
+        return self._files.exclusively(self._directory, make=True)
+
     def _read(self) -> float:
         data = self._files.read(self._directory, OPENED).data
         try:
@@ -72,14 +80,14 @@ class RootMarks:
         except (ValueError, KeyError, TypeError, OverflowError):
             # Damaged: counted anew, which keeps records longer rather than deleting them too early.
             now = self._clock.now()
-            with self._files.exclusively(self._directory, make=True):
+            with self._turn():
                 self._files.replace(self._directory, OPENED, _mark(now), final=True)
             return now
 
     def _note(self) -> float:
         now = self._clock.now()
         try:
-            with self._files.exclusively(self._directory, make=True):
+            with self._turn():
                 self._files.create(self._directory, OPENED, _mark(now))
         except FileExistsError:
             return self._read()

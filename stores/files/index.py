@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import filterfalse
 from typing import Final
 
-from stores.files.backing import Backing, Signature, settled
+from stores.files.backing import DELETED, AnySignature, Backing, Look, settled
 from stores.files.id_times import ID_SLACK_SECONDS, is_recent
 from stores.files.layout import SUFFIX, Layout
 from stores.files.shelf import RecordShelf
@@ -59,7 +59,7 @@ class OwnerIndex:
         self._read_record = reader
         self._shelf = shelf
         self._lock = threading.RLock()
-        self._signature: Signature | None = None
+        self._signature: AnySignature | None = None
         self._settled = False
         self._names: set[str] = set()
         self._others: list[str] = []
@@ -162,14 +162,15 @@ class OwnerIndex:
             return
         if signature is not None and self._settled and signature == self._signature:
             return
-        names = self._backing.names(self._directory)
+        look = self._backing.look(self._directory)
+        names = look.names
         # A set of all names would cost more than the listing itself; mostly there is nothing to forget.
         fresh = list(filterfalse(self._names.__contains__, names))
         if len(names) - len(fresh) < len(self._names):
             for name in self._names.difference(names):
                 self._forget(name)
         suspects = list(self._versions)
-        if (self._reusable or self._recent) and self._deletions_changed():
+        if (self._reusable or self._recent) and self._deletions_changed(look):
             suspects.extend(self._reusable)
             suspects.extend(self._recent)
         unread = []
@@ -201,7 +202,7 @@ class OwnerIndex:
             # Each stays a suspect if a later one cannot be read.
             known = self._reusable.pop(task_id, None) or self._recent.pop(task_id, None) or _UNKNOWN
             self._versions.setdefault(task_id, known)
-        self._look_again([task_id for task_id in suspects if not self._check(task_id)])
+        self._look_again([task_id for task_id in suspects if not self._check(task_id, look)])
         if self._recent:
             self._recent = {
                 task_id: version for task_id, version in self._recent.items() if is_recent(task_id, started)
@@ -217,13 +218,11 @@ class OwnerIndex:
             return False
         return signature is not None and self._settled and signature == self._signature
 
-    def _check(self, task_id: str) -> bool:
+    def _check(self, task_id: str, look: Look) -> bool:
         """Read a record again unless it is proved to be the known one; False if it is not to be found."""
         known = self._versions[task_id]
         try:
-            if not known.settled or known.signature != self._backing.signature(
-                self._directory, self._name(task_id)
-            ):
+            if not known.settled or known.signature != self._signature_of(task_id, look):
                 self._read(task_id)
                 return True
         except FileNotFoundError:
@@ -240,10 +239,19 @@ class OwnerIndex:
         elif is_recent(task_id, self._backing.read_time_ns()):
             self._recent[task_id] = version
 
-    def _deletions_changed(self) -> bool:
+    def _signature_of(self, task_id: str, look: Look) -> AnySignature | None:
+        """Return the signature of a record's file, without asking again if the listing told it."""
+        if look.signatures is not None:
+            return look.signatures.get(self._name(task_id))
+        return self._backing.signature(self._directory, self._name(task_id))
+
+    def _deletions_changed(self, look: Look) -> bool:
         """Tell whether a record may have been deleted since this was last asked."""
         before = self._deletions
-        self._deletions, certain = self._backing.deletions(self._directory)
+        if look.signatures is not None:
+            self._deletions, certain = look.signatures.get(DELETED), True
+        else:
+            self._deletions, certain = self._backing.deletions(self._directory)
         return not certain or self._deletions != before
 
     def _look_again(self, task_ids: Sequence[str]) -> None:

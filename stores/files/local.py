@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar, get_args
 
-from stores.files.backing import DELETED, Backing, FileRead, Signature, settled, unavailable
+from stores.files.backing import DELETED, AnySignature, Backing, FileRead, Signature, settled, unavailable
 from stores.files.locks import WriterLocks
 from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, NO_ACCESS_TIME, READ_FLAGS, FileOps
 from stores.files.root import Root
@@ -222,7 +222,7 @@ class LocalFiles(Backing):
         """Publish a new file by linking it into its place."""
         path = self.where(directory, name)
         try:
-            self._make_directory(directory)
+            self.make_directory(directory)
             temporary = self._stage(directory, data, sync=self._sync_edges)
             try:
                 self._link(temporary, path)
@@ -242,7 +242,9 @@ class LocalFiles(Backing):
         except OSError as error:
             raise unavailable("create", path, error) from error
 
-    def replace(self, directory: str, name: str, data: bytes, *, final: bool) -> None:
+    def replace(
+        self, directory: str, name: str, data: bytes, *, final: bool, over: AnySignature | None = None
+    ) -> None:
         """Publish new contents by renaming them over the old ones."""
         path = self.where(directory, name)
         try:
@@ -250,14 +252,54 @@ class LocalFiles(Backing):
         except OSError as error:
             raise unavailable("write", path, error) from error
         if self._sync_all or (final and self._sync_edges):
-            try:
-                self._sync_directory(self._root + directory)
-            except OSError as error:
-                self._unsynced.add(directory)
-                raise StoreUnavailable(
-                    f"{path} was written, but whether that survives a power cut is not known: "
-                    f"{error.strerror or error}; try again once that is mended"
-                ) from error
+            self._sync_record(directory, path)
+
+    def _sync_record(self, directory: str, path: str) -> None:
+        try:
+            self._sync_directory(self._root + directory)
+        except OSError as error:
+            self._unsynced.add(directory)
+            raise StoreUnavailable(
+                f"{path} was written, but whether that survives a power cut is not known: "
+                f"{error.strerror or error}; try again once that is mended"
+            ) from error
+
+    def publish(self, staged: str, directory: str, name: str, *, final: bool) -> None:
+        """Put a file that is written already (a full path) in the place of a record, in one step.
+
+        Raises FileNotFoundError if either is not there, StoreUnavailable if it may not survive a power cut.
+        """
+        path = self.where(directory, name)
+        self._check_inside(directory)
+        if self._sync_edges or not self._swapped(staged, path):
+            self._patiently(self._ops.replace, staged, path)
+        else:
+            with contextlib.suppress(OSError):  # what was replaced; it goes with its directory
+                self._ops.unlink(staged)
+        if self._sync_all or (final and self._sync_edges):
+            self._sync_record(directory, path)
+
+    def anchor_new(self, directory: str) -> None:
+        """Have a name that was just added to ``directory`` survive a power cut, if creations are to."""
+        if self._sync_edges:
+            self._sync_directory(self._root + directory)
+
+    def mark_deletion(self, removed: str, directory: str) -> None:
+        """Make a record that was moved to ``removed`` (a full path) show in :meth:`deletions`, and be gone."""
+        mark = self.where(directory, DELETED)
+        self._patiently(self._ops.replace, removed, mark)
+        # Not truncated: snapshots made of hard links share the file, and a link leads to another one.
+        with contextlib.suppress(OSError):  # what it held goes with the next deletion then
+            self._put(directory, mark, b"", sync=False)
+
+    def check_root(self) -> None:
+        """Raise StoreUnavailable if the root is gone, or is another directory than before."""
+        self._there.check()
+
+    @property
+    def syncs(self) -> bool:
+        """Whether files are synced before they are published."""
+        return self._sync_edges
 
     def remove(self, directory: str, name: str) -> None:
         """Remove a file."""
@@ -269,18 +311,15 @@ class LocalFiles(Backing):
         except OSError as error:
             raise unavailable("remove", path, error) from error
 
-    def retire(self, directory: str, name: str) -> None:
+    def retire(self, directory: str, name: str, *, over: AnySignature | None = None) -> None:
         """Rename a record to ``.deleted``, which is one step, and put an empty file in the place of that."""
-        path, mark = self.where(directory, name), self.where(directory, DELETED)
+        path = self.where(directory, name)
         try:
-            self._patiently(self._ops.replace, path, mark)
+            self.mark_deletion(path, directory)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise unavailable("remove", path, error) from error
-        # Not truncated: snapshots made of hard links share the file, and a link leads to another one.
-        with contextlib.suppress(OSError):  # what it held goes with the next deletion then
-            self._put(directory, mark, b"", sync=False)
 
     def deletions(self, directory: str) -> tuple[object, bool]:
         """Return the signature of ``.deleted``."""
@@ -294,6 +333,10 @@ class LocalFiles(Backing):
     def sweep(self, directory: str, names: Sequence[str]) -> None:
         """Remove temporary files that crashed writers left among ``names``."""
         self._temporaries.sweep(self._root + directory, names)
+
+    def is_abandoned(self, directory: str, name: str) -> bool:
+        """Tell whether ``name`` is a temporary file that nobody will ever finish."""
+        return self._temporaries.abandoned(self.where(directory, name), name)
 
     def _stage(self, directory: str, data: bytes, *, sync: bool) -> str:
         """Write ``data`` to a temporary file beside its place; nothing is left of it if that fails."""
@@ -377,7 +420,7 @@ class LocalFiles(Backing):
         finally:
             self._ops.close(handle)
 
-    def _make_directory(self, directory: str) -> None:
+    def make_directory(self, directory: str) -> None:
         """Make a directory below the root and all above it, whoever else does the same just now."""
         path = self._root + directory
         if directory in self._checked and (path in self._anchored or not self._sync_edges):
@@ -443,7 +486,7 @@ class LocalFiles(Backing):
                 self._checked.discard(directory)
             try:
                 if make:
-                    self._make_directory(directory)
+                    self.make_directory(directory)
                 else:
                     self._check_inside(directory)
             except FileNotFoundError as error:

@@ -32,6 +32,10 @@ class FileOps:
     mkdir = staticmethod(os.mkdir)
     link = staticmethod(os.link)
     replace = staticmethod(os.replace)
+    rename = staticmethod(os.rename)
+    rmdir = staticmethod(os.rmdir)
+    utime = staticmethod(os.utime)
+    """Without times: the file server stamps its own clock."""
     unlink = staticmethod(os.unlink)
     exchange = staticmethod(exchange)
     pause = staticmethod(time.sleep)

@@ -7,59 +7,28 @@ write below a root that a lease store has marked.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import heapq
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import islice
-from typing import Final
 
-from stores.files.control import RootMarks
 from stores.files.id_times import out_of_order
 from stores.files.index import UNORDERED, OwnerIndex
-from stores.files.indexes import Indexes
-from stores.files.layout import SUFFIX, Layout
+from stores.files.layout import SUFFIX
 from stores.files.places import open_place
+from stores.files.reading import DELETING, FileStore, missing
 from stores.files.versions import FileVersion
 from task_tracker import defaults, transitions
 from task_tracker.clock import SYSTEM_CLOCK, Clock
-from task_tracker.codec import decode_record, encode_record
-from task_tracker.errors import (
-    CapabilityMissing,
-    CorruptRecord,
-    InvalidTaskId,
-    InvalidTransition,
-    SettingsError,
-    StoreUnavailable,
-    TaskExists,
-    TaskNotFound,
-    TaskTrackerError,
-    VersionConflict,
-)
+from task_tracker.codec import encode_record
+from task_tracker.errors import CapabilityMissing, InvalidTransition, SettingsError, TaskExists
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import (
-    Cursor,
-    Page,
-    Purged,
-    Query,
-    Stored,
-    StoreOptions,
-    TaskStore,
-    Unchanged,
-    Version,
-)
+from task_tracker.store import Stored, StoreOptions, Version
 
 __all__ = ["PersistentTaskStore", "open_persistent"]
 
-DELETING: Final = ".deleting"
-"""In a user's directory while all of it is being deleted; left there by a crash, for the next try."""
 
-_TORN_TRIES: Final = 5
-
-
-class PersistentTaskStore(TaskStore):
+class PersistentTaskStore(FileStore):
     """Records as files below a directory, or behind a client with ``read``, ``write``, ``ls`` and ``mkdir``.
 
     ``files`` is a path or such a client. ``durability`` is ``full``, ``edges`` or ``none``
@@ -75,11 +44,7 @@ class PersistentTaskStore(TaskStore):
         lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._files = open_place(files, clock, durability, lock_timeout_seconds)
-        self.capabilities = self._files.capabilities
-        self._layout = Layout(prefix)
-        self._marks = RootMarks(self._files, self._layout, clock)
-        self._indexes = Indexes(self._files, self._layout, self._load)
+        super().__init__(open_place(files, clock, durability, lock_timeout_seconds), prefix, clock)
 
     # ---- one record ----------------------------------------------------------------------------------
 
@@ -121,22 +86,8 @@ class PersistentTaskStore(TaskStore):
                     self._compare(key, expected, FileVersion.of(*self._files.read(directory, name)))
                 self._files.replace(directory, name, data, final=record.status.is_terminal)
         except FileNotFoundError as error:
-            raise _missing(key) from error
+            raise missing(key) from error
         return Stored(record, FileVersion.of(data, None))
-
-    def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
-        """Read a file, or only look at it; see :meth:`TaskStore.get`."""
-        directory, name = self._placed(key)
-        if isinstance(known, FileVersion) and known.settled:
-            try:
-                if self._files.signature(directory, name) == known.signature:
-                    return Unchanged(known)
-            except FileNotFoundError:
-                pass  # a miss is confirmed below
-        record, version = self._load_or_miss(key)
-        if isinstance(known, FileVersion) and known.digest == version.digest:
-            return Unchanged(version)
-        return Stored(record, version)
 
     def delete(self, key: TaskKey, *, expected: Version | None = None) -> None:
         """Remove a file of a task that has ended; see :meth:`TaskStore.delete`."""
@@ -153,39 +104,7 @@ class PersistentTaskStore(TaskStore):
                     self._compare(key, expected, version)
                 self._remove(key, directory, name)
         except FileNotFoundError as error:
-            raise _missing(key) from error
-
-    # ---- many records ----------------------------------------------------------------------------------
-
-    def list(self, query: Query) -> Page:
-        """Return one page; see :meth:`TaskStore.list`."""
-        pages = []
-        corrupt: list[CorruptRecord] = []
-        for user_id in self._users(query.account_id, query.user_id):
-            records, skipped = self._indexes.of(query.account_id, user_id).page(query)
-            pages.append(records)
-            corrupt.extend(skipped)
-        found = pages[0] if len(pages) == 1 else heapq.merge(*pages, key=_place, reverse=True)
-        items = [*islice(found, None if query.limit is None else query.limit + 1)]
-        more = query.limit is not None and len(items) > query.limit
-        items = items[: query.limit]
-        return Page(items, _place(items[-1]) if more else None, corrupt)
-
-    def has_active(
-        self, account_id: str, user_id: str | None, task_type: str, resource_id: str | None
-    ) -> bool:
-        """Tell whether such a task is active; see :meth:`TaskStore.has_active`."""
-        return any(
-            self._indexes.of(account_id, user).has_active(task_type, resource_id)
-            for user in self._users(account_id, user_id)
-        )
-
-    def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
-        """Return ``{task_type: {status: number}}``; see :meth:`TaskStore.count`."""
-        counts: dict[str, dict[str, int]] = {}
-        for user in self._users(account_id, user_id):
-            self._indexes.of(account_id, user).count_into(counts)
-        return counts
+            raise missing(key) from error
 
     # ---- upkeep --------------------------------------------------------------------------------------
 
@@ -216,53 +135,6 @@ class PersistentTaskStore(TaskStore):
             self._files.remove(directory, DELETING)
         return deleted
 
-    def purge(self, cutoffs: Mapping[TaskStatus, float], *, limit: int) -> Purged:
-        """Remove expired files of all owners; see :meth:`TaskStore.purge`."""
-        if cutoffs:
-            self._check_removable()
-            self._marks.check_writable()
-            opened_at = self._marks.opened_at()
-            cutoffs = {status: cutoff for status, cutoff in cutoffs.items() if opened_at <= cutoff}
-        deleted: list[TaskKey] = []
-        failed: list[TaskTrackerError] = []
-        self._marks.sweep()
-        for account_id, user_id in self._indexes.owners(failed):
-            try:
-                more = self._purge_owner(account_id, user_id, cutoffs, limit, deleted, failed)
-            except StoreUnavailable as error:
-                if self._files.remote:
-                    raise  # nobody answers; the next owner would be waited for as long
-                failed.append(error)
-            else:
-                if more:
-                    return Purged(deleted, len(failed), more=True)
-        return Purged(deleted, len(failed), more=False)
-
-    def _purge_owner(
-        self,
-        account_id: str,
-        user_id: str,
-        cutoffs: Mapping[TaskStatus, float],
-        limit: int,
-        deleted: builtins.list[TaskKey],
-        failed: builtins.list[TaskTrackerError],
-    ) -> bool:
-        """Remove what is expired until ``limit`` records are ``deleted``; True if there was more."""
-        index = self._indexes.of(account_id, user_id)
-        self._files.sweep(self._layout.owner_directory(account_id, user_id), index.other_names())
-        for summary in index.summaries() if cutoffs else ():
-            if not transitions.expired(summary.status, summary.updated_at, cutoffs):
-                continue
-            if len(deleted) >= limit:
-                return True
-            key = TaskKey(account_id, user_id, summary.task_id)
-            try:
-                if self._delete_expired(key, cutoffs):
-                    deleted.append(key)
-            except TaskTrackerError as error:
-                failed.append(error)
-        return False
-
     def _check_removable(self) -> None:
         if not self._files.can_remove:
             raise CapabilityMissing(
@@ -277,6 +149,10 @@ class PersistentTaskStore(TaskStore):
                 self._remove(key, directory, name)
                 return True
         return False  # another life of the same id, or somebody else's sweep
+
+    def _check_purgeable(self) -> None:
+        self._check_removable()
+        self._marks.check_writable()
 
     # ---- the pieces ------------------------------------------------------------------------------------
 
@@ -311,60 +187,6 @@ class PersistentTaskStore(TaskStore):
         with contextlib.suppress(FileExistsError):
             self._files.create(directory, UNORDERED, b"{}")
 
-    def _placed(self, key: TaskKey) -> tuple[str, str]:
-        """Return where a record is; an id that cannot be stored belongs to no task."""
-        try:
-            return self._layout.place(key)
-        except InvalidTaskId as error:
-            raise TaskNotFound(f"no task {key.task_id!r:.80}: {error}") from error
-
-    def _load(self, key: TaskKey) -> tuple[TaskRecord, FileVersion, int]:
-        """Read and decode a record. Raises FileNotFoundError, CorruptRecord."""
-        directory, name = self._layout.place(key)
-        # Whether others write in place is not known: a client that refuses to replace is found out by writing.
-        tries = _TORN_TRIES if self._files.remote else 1
-        while True:
-            data, signature, settled = self._files.read(directory, name)
-            tries -= 1
-            try:
-                record = decode_record(data, key, self._files.where(directory, name))
-            except CorruptRecord:
-                # Written in place, a record is torn for a moment; a damaged one stays so.
-                if not tries:
-                    raise
-            else:
-                return record, FileVersion.of(data, signature, settled), len(data)
-
-    def _load_or_miss(self, key: TaskKey) -> tuple[TaskRecord, FileVersion]:
-        """Read a record; a miss is confirmed by looking at the directory. Raises TaskNotFound."""
-        try:
-            record, version, _ = self._load(key)
-        except FileNotFoundError as miss:
-            if not self._indexes.of(key.account_id, key.user_id).contains(self._layout.place(key)[1]):
-                raise _missing(key) from miss
-            try:
-                record, version, _ = self._load(key)
-            except FileNotFoundError as error:
-                raise StoreUnavailable(
-                    f"task {key.task_id} is listed but cannot be opened yet (a network disk may be late); ask again"
-                ) from error
-        return record, version
-
-    @staticmethod
-    def _compare(key: TaskKey, expected: Version, stored: FileVersion) -> None:
-        if not isinstance(expected, FileVersion) or expected.digest != stored.digest:
-            raise VersionConflict(f"task {key.task_id} was changed meanwhile; read it again")
-
-    def _users(self, account_id: str, user_id: str | None) -> Sequence[str]:
-        """Return whom a question is about; ids that cannot be stored are nobody."""
-        try:
-            if user_id is None:
-                return self._indexes.users(account_id)
-            self._layout.owner_directory(account_id, user_id)
-        except InvalidTaskId:
-            return ()
-        return (user_id,)
-
 
 def open_persistent(options: StoreOptions) -> PersistentTaskStore:
     """Return the store that configuration asks for: on ``root``, or else on the server's own client."""
@@ -383,11 +205,3 @@ def open_persistent(options: StoreOptions) -> PersistentTaskStore:
         lock_timeout_seconds=options.lock_timeout_seconds,
         clock=options.clock,
     )
-
-
-def _place(stored: Stored) -> Cursor:
-    return Cursor.of(stored.record)
-
-
-def _missing(key: TaskKey) -> TaskNotFound:
-    return TaskNotFound(f"no task {key.task_id} of {key.account_id}/{key.user_id}; it may have been deleted")

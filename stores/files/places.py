@@ -13,20 +13,25 @@ from stores.files.local import LocalFiles
 from task_tracker.clock import Clock
 from task_tracker.errors import SettingsError
 
-__all__ = ["open_place"]
+__all__ = ["directory_of", "open_place"]
 
 
 def open_place(files: object, clock: Clock, durability: str, lock_timeout_seconds: float) -> Backing:
     """Return the place that ``files`` means: a path, a ``file://`` URL, or a client. Raises SettingsError."""
     if not isinstance(files, (str, os.PathLike)):
         return ClientFiles(files, clock, lock_timeout_seconds=lock_timeout_seconds)
-    root = os.fspath(files)
-    if not isinstance(root, str) or not root.strip() or "\0" in root:
-        raise SettingsError(f"root is {root!r}; give the path of a directory")
-    root = os.path.expanduser(root)
-    scheme, separator, rest = root.partition("://")
-    if separator and (scheme != "file" or not rest.startswith("/")):
-        raise SettingsError(f"root is {root!r}; this version keeps records in local directories, give a path")
     return LocalFiles(
-        rest if separator else root, clock, durability=durability, lock_timeout_seconds=lock_timeout_seconds
+        directory_of(files), clock, durability=durability, lock_timeout_seconds=lock_timeout_seconds
     )
+
+
+def directory_of(root: str | os.PathLike[str]) -> str:
+    """Return the directory that a path or a ``file://`` URL means. Raises SettingsError."""
+    path = os.fspath(root)
+    if not isinstance(path, str) or not path.strip() or "\0" in path:
+        raise SettingsError(f"root is {path!r}; give the path of a directory")
+    path = os.path.expanduser(path)
+    scheme, separator, rest = path.partition("://")
+    if separator and (scheme != "file" or not rest.startswith("/")):
+        raise SettingsError(f"root is {path!r}; this version keeps records in local directories, give a path")
+    return rest if separator else path

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stores.files.backing import Signature
+from stores.files.backing import AnySignature
 from task_tracker.records import TaskKey, TaskRecord
 
 __all__ = ["FileVersion", "RecordReader"]
@@ -19,11 +19,11 @@ class FileVersion(NamedTuple):
     """A record's version: the digest decides; the signature saves reading when it is settled."""
 
     digest: bytes
-    signature: Signature | None
+    signature: AnySignature | None
     settled: bool
 
     @classmethod
-    def of(cls, data: bytes, signature: Signature | None, settled: bool = False) -> FileVersion:
+    def of(cls, data: bytes, signature: AnySignature | None, settled: bool = False) -> FileVersion:
         """Return the version of the file that holds ``data``; just written, it has no signature worth knowing."""
         return cls(hashlib.blake2b(data, digest_size=16).digest(), signature, settled)
 

@@ -67,7 +67,7 @@ class TaskAnswers:
             if not await _wait(tracker, record, wait_seconds, request):
                 return Response(status_code=CLIENT_GONE)
             record = await _find(tracker, task_id, owner)
-        view = record.to_dict()
+        view = _view(record)
         headers = {"ETag": etag_of(view), "Cache-Control": _MAY_REVALIDATE}
         if not record.status.is_terminal:
             headers["Retry-After"] = str(self._retry_after_seconds)
@@ -105,7 +105,7 @@ class TaskAnswers:
             headers["Link"] = f'<{_with_query(request, "before", page.next_cursor)}>; rel="next"'
         if page.corrupt:
             headers["X-Skipped-Records"] = str(len(page.corrupt))
-        return self._ok([record.to_dict() | _owner(record, tell_owner) for record in page], headers)
+        return self._ok([_view(record) | _owner(record, tell_owner) for record in page], headers)
 
     async def stats(self, scope: Scope) -> Response:
         """Answer with ``{task_type: {status: number}}``."""
@@ -129,7 +129,7 @@ class TaskAnswers:
             raise Refused(Failure.not_found(task_id))
         if not cancellation_requested(changed):  # a tracker with strict=False does not raise
             raise Refused(_not_cancellable(changed))
-        return self._ok(changed.to_dict() | _owner(changed, tell_owner))
+        return self._ok(_view(changed) | _owner(changed, tell_owner))
 
     async def delete(self, task_id: str, owner: Owner) -> Response:
         """Delete a task that has ended; refused for an active one."""
@@ -166,6 +166,14 @@ class TaskAnswers:
         if wrapped is None or wrapped.tracker is not source:
             self._wrapped = wrapped = AsyncTaskTracker(source)
         return wrapped
+
+
+def _view(record: TaskRecord) -> dict[str, Any]:
+    """Return what callers see. Who holds a task is a host and a process, which are no business of theirs."""
+    view = record.to_dict()
+    if "attempt" in view:
+        view["attempt"] = {name: value for name, value in view["attempt"].items() if name != "holder"}
+    return view
 
 
 def _owner(record: TaskRecord, tell: bool) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 A backend adopts the suite with a :class:`StoreHarness` and one fixture::
 
-    class TestMyStore(TaskStoreContract):
+    class TestMyStore(TaskStoreContract):  # LeaseStoreContract for a store with leases
         @pytest.fixture
         def harness(self, tmp_path):
             return MyHarness(tmp_path)
@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from task_tracker.testing.clients import MovingClient, PlainClient, RemovingClient
-    from task_tracker.testing.contract import TaskStoreContract
+    from task_tracker.testing.contract import LeaseStoreContract, TaskStoreContract
     from task_tracker.testing.fake_clock import FakeClock
     from task_tracker.testing.faulty import FaultyStore
-    from task_tracker.testing.harness import StoreHarness
+    from task_tracker.testing.harness import StoreHarness, expired_now
     from task_tracker.testing.model import StoreStateMachine, state_machine_for
     from task_tracker.testing.samples import RecordMaker
 
 __all__ = [
     "FakeClock",
     "FaultyStore",
+    "LeaseStoreContract",
     "MovingClient",
     "PlainClient",
     "RecordMaker",
@@ -34,12 +35,14 @@ __all__ = [
     "StoreHarness",
     "StoreStateMachine",
     "TaskStoreContract",
+    "expired_now",
     "state_machine_for",
 ]
 
 _HOMES: Final = {
     "FakeClock": "fake_clock",
     "FaultyStore": "faulty",
+    "LeaseStoreContract": "contract",
     "MovingClient": "clients",
     "PlainClient": "clients",
     "RecordMaker": "samples",
@@ -47,6 +50,7 @@ _HOMES: Final = {
     "StoreHarness": "harness",
     "StoreStateMachine": "model",
     "TaskStoreContract": "contract",
+    "expired_now": "harness",
     "state_machine_for": "model",
 }
 

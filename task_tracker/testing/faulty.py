@@ -9,14 +9,29 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
 
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import Capabilities, Page, Purged, Query, Stored, TaskStore, Unchanged, Version
+from task_tracker.store import (
+    Capabilities,
+    Expired,
+    Finding,
+    Lease,
+    LeaseStore,
+    Page,
+    Purged,
+    Query,
+    Stored,
+    TaskStore,
+    Unchanged,
+    Version,
+    Workload,
+)
 
-__all__ = ["OPERATIONS", "FaultyStore"]
+__all__ = ["LEASE_OPERATIONS", "OPERATIONS", "FaultyLeaseStore", "FaultyStore"]
 
 OPERATIONS: Final = frozenset(
     {
@@ -30,8 +45,25 @@ OPERATIONS: Final = frozenset(
         "count",
         "delete_owner",
         "purge",
+        "examine",
     }
 )
+LEASE_OPERATIONS: Final = frozenset(
+    {
+        "claim",
+        "renew",
+        "commit",
+        "release",
+        "end",
+        "request_cancel",
+        "expired",
+        "take_over",
+        "recover",
+        "unclaimed",
+        "workload",
+    }
+)
+_ALL: Final = OPERATIONS | LEASE_OPERATIONS
 
 _T = TypeVar("_T")
 
@@ -63,11 +95,20 @@ class FaultyStore(TaskStore):
         store.fail(on="create", after=True)               # the next create happens, its reply is lost
         store.fail(forever=True)                          # the store is down until heal()
         store.interrupt(lambda: other.update(...), on="update")   # somebody else comes first
+
+    Around a store with leases it is a :class:`FaultyLeaseStore`.
     """
+
+    def __new__(cls, store: TaskStore) -> FaultyStore:  # noqa: PYI034  # one kind or the other
+        """Return a store with leases around one with leases."""
+        leases = cls is FaultyStore and isinstance(store, LeaseStore)
+        return object.__new__(FaultyLeaseStore if leases else cls)
 
     def __init__(self, store: TaskStore) -> None:
         self.inner: Final = store
         self.capabilities: Capabilities = store.capabilities
+        if not isinstance(self, LeaseStore):
+            self.capabilities = dataclasses.replace(store.capabilities, leases=False)
         self.blocking = store.blocking  # type: ignore[misc]  # the instance says what it wraps
         self.calls: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -79,7 +120,7 @@ class FaultyStore(TaskStore):
         self,
         error: Exception | None = None,
         *,
-        on: str | Collection[str] = OPERATIONS,
+        on: str | Collection[str] = _ALL,
         nth: int = 1,
         forever: bool = False,
         after: bool = False,
@@ -102,17 +143,15 @@ class FaultyStore(TaskStore):
         self,
         action: Callable[[], None],
         *,
-        on: str | Collection[str] = OPERATIONS,
+        on: str | Collection[str] = _ALL,
         nth: int = 1,
         forever: bool = False,
         after: bool = False,
     ) -> None:
         """Call ``action`` right before the ``nth`` call from now (or right ``after`` it), in its thread."""
         operations = frozenset({on} if isinstance(on, str) else on)
-        if unknown := operations - OPERATIONS:
-            raise ValueError(
-                f"a store has no operation {min(unknown)!r}; it has {', '.join(sorted(OPERATIONS))}"
-            )
+        if unknown := operations - _ALL:
+            raise ValueError(f"a store has no operation {min(unknown)!r}; it has {', '.join(sorted(_ALL))}")
         if nth < 1:
             raise ValueError(f"nth counts from 1, not {nth}")
         with self._lock:
@@ -182,6 +221,84 @@ class FaultyStore(TaskStore):
         """See :meth:`TaskStore.purge`."""
         return self._call("purge", lambda: self.inner.purge(cutoffs, limit=limit))
 
+    def examine(self, *, fix: bool = False) -> Sequence[Finding]:
+        """See :meth:`TaskStore.examine`."""
+        return self._call("examine", lambda: self.inner.examine(fix=fix))
+
+    def watch(self, on_change: Callable[[TaskKey], None]) -> AbstractContextManager[None]:
+        """Watch the inner store; never fails by plan."""
+        return self.inner.watch(on_change)
+
     def close(self) -> None:
         """Close the inner store; never fails by plan."""
         self.inner.close()
+
+
+class FaultyLeaseStore(FaultyStore, LeaseStore):
+    """The same around a store with leases."""
+
+    inner: LeaseStore  # type: ignore[misc]  # narrower than what any store may be
+
+    def __init__(self, store: LeaseStore) -> None:
+        super().__init__(store)
+        self.lease_seconds = store.lease_seconds
+        self.heartbeat_seconds = store.heartbeat_seconds
+
+    def claim(self, key: TaskKey | None = None, **asked: Any) -> tuple[Lease, Stored] | None:
+        """See :meth:`LeaseStore.claim`."""
+        return self._call("claim", lambda: self.inner.claim(key, **asked))
+
+    def renew(self, lease: Lease) -> None:
+        """See :meth:`LeaseStore.renew`."""
+        self._call("renew", lambda: self.inner.renew(lease))
+
+    def commit(self, lease: Lease, record: TaskRecord) -> Stored:
+        """See :meth:`LeaseStore.commit`."""
+        return self._call("commit", lambda: self.inner.commit(lease, record))
+
+    def release(self, lease: Lease, record: TaskRecord) -> Stored:
+        """See :meth:`LeaseStore.release`."""
+        return self._call("release", lambda: self.inner.release(lease, record))
+
+    def end(self, lease: Lease, record: TaskRecord) -> Stored:
+        """See :meth:`LeaseStore.end`."""
+        return self._call("end", lambda: self.inner.end(lease, record))
+
+    def request_cancel(self, key: TaskKey) -> Stored:
+        """See :meth:`LeaseStore.request_cancel`."""
+        return self._call("request_cancel", lambda: self.inner.request_cancel(key))
+
+    def expired(self, *, limit: int = 1000) -> Sequence[Expired]:
+        """See :meth:`LeaseStore.expired`."""
+        return self._call("expired", lambda: self.inner.expired(limit=limit))
+
+    def take_over(
+        self, expired: Expired, *, holder: str, count_attempt: bool = True
+    ) -> tuple[Lease, Stored] | None:
+        """See :meth:`LeaseStore.take_over`."""
+        return self._call(
+            "take_over", lambda: self.inner.take_over(expired, holder=holder, count_attempt=count_attempt)
+        )
+
+    def recover(self, *, limit: int = 1000) -> int:
+        """See :meth:`LeaseStore.recover`."""
+        return self._call("recover", lambda: self.inner.recover(limit=limit))
+
+    def unclaimed(
+        self,
+        *,
+        task_types: Sequence[tuple[str, int]] | None = None,
+        older_than_seconds: float = 0.0,
+        limit: int,
+    ) -> Sequence[Stored]:
+        """See :meth:`LeaseStore.unclaimed`."""
+        return self._call(
+            "unclaimed",
+            lambda: self.inner.unclaimed(
+                task_types=task_types, older_than_seconds=older_than_seconds, limit=limit
+            ),
+        )
+
+    def workload(self) -> Workload:
+        """See :meth:`LeaseStore.workload`."""
+        return self._call("workload", self.inner.workload)

@@ -13,11 +13,12 @@ from typing import ClassVar, NoReturn
 
 import pytest
 
+from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.records import TaskKey
-from task_tracker.store import TaskStore
+from task_tracker.store import Expired, LeaseStore, TaskStore
 from task_tracker.testing.racing import StoreSpec
 
-__all__ = ["StoreHarness"]
+__all__ = ["StoreHarness", "expired_now"]
 
 
 class StoreHarness(ABC):
@@ -81,9 +82,39 @@ class StoreHarness(ABC):
         """Return a context in which nothing can delete the record of ``key``, by instances opened in it."""
         _missing("undeletable")
 
+    def lapse(self, store: LeaseStore, seconds: float) -> None:
+        """Make every heartbeat so far, whoever's, look ``seconds`` older, to ``store`` and to all others.
+
+        Needed where leases expire. ``store``'s own monotonic clock may run on by as much.
+        """
+        _missing("lapse")
+
+    def let_pass(self, store: LeaseStore, seconds: float) -> None:
+        """Let ``seconds`` pass on the monotonic clock of ``store``, in which nobody does anything.
+
+        Needed where leases expire: a store that watches a lease before it calls it expired is given that time.
+        Whether heartbeats grow older meanwhile is the harness's choice.
+        """
+        _missing("let_pass")
+
+    def step_clock(self, store: LeaseStore, seconds: float) -> None:
+        """Move the wall clock of the host that ``store`` runs on, as an operator or NTP does."""
+        _missing("step_clock")
+
+    def now(self) -> float:
+        """Return the Unix time of the clock by which the store judges what is old."""
+        return SYSTEM_CLOCK.now()
+
     def reads(self) -> int:
         """Return how many bodies of records have been read so far, by all instances of this process."""
         _missing("reads")
+
+
+def expired_now(harness: StoreHarness, store: LeaseStore, *, limit: int = 1000) -> Sequence[Expired]:
+    """Return what ``store`` calls expired once it has watched for as long as it may want to."""
+    store.expired(limit=limit)
+    harness.let_pass(store, 2 * store.heartbeat_seconds)
+    return store.expired(limit=limit)
 
 
 def _missing(hook: str) -> NoReturn:

@@ -13,21 +13,24 @@ from typing import Any
 
 from task_tracker import transitions
 from task_tracker.clock import SYSTEM_CLOCK
-from task_tracker.errors import TaskExists, VersionConflict
+from task_tracker.errors import LeaseHeld, TaskExists
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import Query, TaskStore
-from task_tracker.testing.answers import fetch, listed
+from task_tracker.store import LeaseStore, Query, TaskStore
+from task_tracker.testing.answers import claimed_by, conflicts, fetch, listed, said
 from task_tracker.testing.racing import Sync
 
 __all__ = [
     "assert_whole",
     "change_each",
+    "claim_and_hang",
+    "claim_each",
     "compete",
     "count_up",
     "create_all",
     "create_in_rounds",
     "create_what_is_free",
     "delete",
+    "drain",
     "end_each",
     "read",
     "write_for_ever",
@@ -88,7 +91,7 @@ def compete(store: TaskStore, sync: Sync, sample: TaskRecord, calls: int, flag: 
         # Fails if another process is between its creation and its end: a witness that the store cannot fool.
         os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
         active = listed(store, Query(sample.account_id, sample.user_id, status="pending"))
-        assert active == [created.record], active
+        assert active == [said(created.record)], active
         os.unlink(flag)
         store.update(completed(created.record), expected=created.version)
     return won
@@ -103,12 +106,12 @@ def end_each(store: TaskStore, sync: Sync, keys: list[TaskKey], ending: str, mes
         ended = dataclasses.replace(running.record, status=TaskStatus(ending), message=message)
         try:
             store.update(ended, expected=running.version)
-        except VersionConflict:
-            assert fetch(store, key).record.status.is_terminal
+        except conflicts(store):
             won.append(False)
         else:
             won.append(True)
         sync()
+        assert fetch(store, key).record.status.is_terminal
     return won
 
 
@@ -126,7 +129,7 @@ def change_each(store: TaskStore, sync: Sync, keys: list[TaskKey], change: str) 
             try:
                 store.update(changed, expected=current.version)
                 break
-            except VersionConflict:
+            except conflicts(store):
                 current = fetch(store, key)
 
 
@@ -137,7 +140,7 @@ def count_up(store: TaskStore, sync: Sync, key: TaskKey, steps: int) -> None:
         while not counted:
             current = fetch(store, key)
             record = dataclasses.replace(current.record, revision=(current.record.revision or 0) + 1)
-            with contextlib.suppress(VersionConflict):
+            with contextlib.suppress(*conflicts(store)):
                 store.update(record, expected=current.version)
                 counted = True
 
@@ -165,3 +168,38 @@ def assert_whole(record: TaskRecord) -> None:
     """Check that a record is one that :func:`write_for_ever` or its test wrote."""
     assert record.message is not None
     assert record.message == record.message[0] * 5000
+
+
+def claim_each(store: TaskStore, sync: Sync, keys: list[TaskKey], holder: str) -> list[bool]:
+    """Claim tasks, all processes the same ones at the same time; answer which ones were claimed, and end them."""
+    assert isinstance(store, LeaseStore)
+    won = []
+    for key in keys:
+        sync()
+        claimed = None
+        with contextlib.suppress(LeaseHeld):
+            claimed = claimed_by(store, key, holder)
+        sync()
+        if claimed is not None:
+            store.end(claimed[0], completed(claimed[1].record))
+        won.append(claimed is not None)
+    return won
+
+
+def drain(store: TaskStore, sync: Sync, kinds: list[tuple[str, int]], holder: str) -> list[str]:
+    """Claim and end the next task until there is none; answer which ones."""
+    assert isinstance(store, LeaseStore)
+    done = []
+    while (claimed := store.claim(holder=holder, task_types=kinds)) is not None:
+        lease, stored = claimed
+        store.end(lease, completed(stored.record))
+        done.append(lease.key.task_id)
+    return done
+
+
+def claim_and_hang(store: TaskStore, sync: Sync, key: TaskKey) -> None:
+    """Claim a task, tell, and do nothing until killed."""
+    assert isinstance(store, LeaseStore)
+    claimed_by(store, key, "victim")
+    while True:
+        sync()

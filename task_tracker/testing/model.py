@@ -25,6 +25,7 @@ from task_tracker.errors import (
 )
 from task_tracker.records import TERMINAL, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Purged, Query, Stored, TaskStore, Unchanged, Version
+from task_tracker.testing.answers import as_said
 from task_tracker.testing.harness import StoreHarness
 from task_tracker.testing.samples import START, RecordMaker
 
@@ -75,8 +76,8 @@ class StoreStateMachine(RuleBasedStateMachine):
     def open(self, records: list[tuple[tuple[str, str], str | None, dict[str, Any]]]) -> None:
         """Begin with an empty place, and put some records there."""
         self.harness = type(self).make_harness()
-        first = self.harness.open()
-        second = self.harness.open() if first.capabilities.shared else first
+        first = as_said(self.harness.open())
+        second = as_said(self.harness.open()) if first.capabilities.shared else first
         self.stores: list[TaskStore] = [first, second]
         self.exact = first.capabilities.compare_and_set
         self.make = RecordMaker()
@@ -94,7 +95,7 @@ class StoreStateMachine(RuleBasedStateMachine):
         """Compare everything, in a fresh instance as well, and throw the place away."""
         if not hasattr(self, "harness"):
             return
-        fresh = self.harness.open() if self.stores[0].capabilities.durable else self.stores[0]
+        fresh = as_said(self.harness.open()) if self.stores[0].capabilities.durable else self.stores[0]
         try:
             for store in (*self.stores, fresh):
                 for account_id in ("acme", "globex"):
@@ -140,7 +141,10 @@ class StoreStateMachine(RuleBasedStateMachine):
         store = self.stores[who]
         final = key in self.model and self.model[key].status.is_terminal
         if final and revision in (None, self.model[key].revision):
-            return  # nobody changes a record that has ended (:mod:`task_tracker.transitions`)
+            # Nobody changes a record that has ended. Only a store with leases says so; others rely on it.
+            if store.capabilities.leases:
+                self._refused(InvalidTransition, lambda: store.update(record, expected=expected))
+            return
         if expected is not None and not self.exact:
             missing = (CapabilityMissing,) if key in self.model else (CapabilityMissing, TaskNotFound)
             self._refused(missing, lambda: store.update(record, expected=expected))
@@ -296,7 +300,7 @@ class StoreStateMachine(RuleBasedStateMachine):
         if not self.stores[who].capabilities.durable:
             return
         self.stores[who].close()
-        self.stores[who] = self.harness.open()
+        self.stores[who] = as_said(self.harness.open())
         self.seen[who] = {}
         if not self.stores[who].capabilities.shared:
             self.stores, self.seen = [self.stores[who]] * 2, [self.seen[who]] * 2

@@ -20,10 +20,14 @@ START: Final = 4_000_000_000.0
 
 
 class RecordMaker:
-    """Makes pending tasks of acme/alice, unless told otherwise."""
+    """Makes pending tasks of acme/alice, unless told otherwise.
 
-    def __init__(self) -> None:
+    Without ``own_fields`` even a full record leaves out those that a store with leases writes itself.
+    """
+
+    def __init__(self, *, own_fields: bool = True) -> None:
         self.clock = FakeClock(START)
+        self._own_fields = own_fields
 
     def __call__(self, task_id: str | None = None, /, **fields: Any) -> TaskRecord:
         """Return a new record, a second younger than the one before. ``fields`` are those of TaskRecord."""
@@ -55,8 +59,15 @@ class RecordMaker:
         return dataclasses.replace(record, **({"updated_at": self.clock.now()} | fields))
 
     def full(self, **fields: Any) -> TaskRecord:
-        """Return a record in which every field is set, to values that are easy to get wrong."""
+        """Return a record in which every field is set, to values that are easy to get wrong.
+
+        All but the store's own, see the class.
+        """
         # 2**53 + 1 is no float; the text has two-, three- and four-byte characters and what JSON escapes.
+        own: dict[str, Any] = {
+            "attempt": Attempt(7, "0123456789abcdef", "host-1:42", 2),
+            "creation": "c0ffee",
+        }
         hard = {"": None, "n": 2**53 + 1, "f": 0.1, "t": 'ä漢🎈"\\/\n\u2028', "l": [[], {}, False, 0, ""]}
         return self(
             **{
@@ -74,7 +85,6 @@ class RecordMaker:
                 "not_before": START + 0.000001,
                 "timeout_seconds": 1.5,
                 "max_attempts": 4,
-                "attempt": Attempt(7, "0123456789abcdef", "host-1:42", 2),
                 "started_at": START + 0.25,
                 "completed_at": START + 0.5,
                 "cancel_requested_at": START + 0.123456,
@@ -82,9 +92,9 @@ class RecordMaker:
                 "hook_error": "hook said no",
                 "effects_dir": "effects/7",
                 "history_json": encode_value([{"at": START, "status": "pending"}], "history"),
-                "creation": "c0ffee",
                 "revision": 12,
                 "extra_json": encode_value({"schema_version": 99, "of_a_later_version": hard}, "extra"),
+                **(own if self._own_fields else {}),
                 **fields,
             }
         )

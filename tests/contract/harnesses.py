@@ -19,10 +19,11 @@ from stores.memory import InMemoryTaskStore
 from task_tracker.codec import decode_record, encode_record
 from task_tracker.errors import CorruptRecord
 from task_tracker.records import TaskKey
-from task_tracker.store import TaskStore
-from task_tracker.testing import FaultyStore, PlainClient, RemovingClient, StoreHarness
+from task_tracker.store import LeaseStore, TaskStore
+from task_tracker.testing import FakeClock, FaultyStore, PlainClient, RemovingClient, StoreHarness
 
 LAYOUT = Layout("/local")
+LEASE_SECONDS = 30.0
 TICK_NS = 16_000_000
 OPENED = "/local/.task_tracker/opened"
 
@@ -36,15 +37,27 @@ def place(key: TaskKey) -> str:
 class MemoryHarness(StoreHarness):
     """Records in a dict. ``kind`` is the store's class."""
 
-    def __init__(self, kind: Callable[[], TaskStore] = InMemoryTaskStore) -> None:
+    def __init__(self, kind: Callable[..., TaskStore] = InMemoryTaskStore) -> None:
         self._kind = kind
-        self._store = kind()
+        self._clock = FakeClock()
+        self._store = kind(lease_seconds=LEASE_SECONDS, clock=self._clock)
         inner = self._store.inner if isinstance(self._store, FaultyStore) else self._store
         assert isinstance(inner, InMemoryTaskStore)
         self._memory = inner
 
     def open(self) -> TaskStore:
         return self._store
+
+    def lapse(self, store: LeaseStore, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+    let_pass = lapse
+
+    def step_clock(self, store: LeaseStore, seconds: float) -> None:
+        self._clock.step(seconds)
+
+    def now(self) -> float:
+        return self._clock.now()
 
     def plant(self, key: TaskKey, data: bytes) -> None:
         try:

@@ -1,5 +1,6 @@
 """The tools of task_tracker.testing do what they say."""
 
+import math
 import sys
 import threading
 from functools import partial
@@ -9,22 +10,32 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import task_tracker.testing
+from stores.files.persistent import PersistentTaskStore
 from stores.memory import InMemoryTaskStore
+from task_tracker import transitions
 from task_tracker.clock import Clock, is_generated_id, time_of_id
-from task_tracker.errors import StoreUnavailable, TaskExists, TaskNotFound, VersionConflict
+from task_tracker.errors import (
+    LeaseHeld,
+    LeaseLost,
+    StoreUnavailable,
+    TaskExists,
+    TaskNotFound,
+    VersionConflict,
+)
 from task_tracker.records import TaskStatus
-from task_tracker.store import Query
+from task_tracker.store import Expired, LeaseStore, Query
 from task_tracker.testing import (
     FakeClock,
     FaultyStore,
+    LeaseStoreContract,
     MovingClient,
     PlainClient,
     RecordMaker,
     RemovingClient,
     state_machine_for,
 )
-from task_tracker.testing.answers import is_stored, listed
-from task_tracker.testing.faulty import OPERATIONS
+from task_tracker.testing.answers import claimed_by, is_stored, listed, said
+from task_tracker.testing.faulty import LEASE_OPERATIONS, OPERATIONS, FaultyLeaseStore
 from task_tracker.testing.racing import Crew, race
 from task_tracker.tracker import TaskTracker
 from tests.contract import wrong_jobs
@@ -45,6 +56,12 @@ def test_missing_package_is_named(monkeypatch):
         task_tracker.testing.state_machine_for  # noqa: B018
 
 
+class TestFaultyStoreKeepsTheContractOfLeases(LeaseStoreContract):
+    @pytest.fixture
+    def harness(self):
+        return MemoryHarness(lambda **options: FaultyStore(InMemoryTaskStore(**options)))
+
+
 class TestFaultyStore:
     @pytest.fixture
     def store(self):
@@ -55,7 +72,7 @@ class TestFaultyStore:
         return RecordMaker()
 
     def test_without_faults_it_keeps_the_contract(self):
-        harness = MemoryHarness(lambda: FaultyStore(InMemoryTaskStore()))
+        harness = MemoryHarness(lambda **options: FaultyStore(InMemoryTaskStore(**options)))
         run_state_machine_as_test(
             state_machine_for(harness.fresh),
             settings=settings(derandomize=True, database=None, deadline=None, max_examples=20),
@@ -66,10 +83,10 @@ class TestFaultyStore:
         assert store.blocking is False
 
     def test_calls_are_counted(self, store, make):
-        record = make(status=TaskStatus.COMPLETED)
+        record = make()
         store.create(record)
         store.create_if_no_active(make())
-        store.update(record, expected=None)
+        store.update(make.changed(record, status=TaskStatus.COMPLETED), expected=None)
         store.get(record.key)
         store.list(Query("acme"))
         store.has_active("acme", None, "reindex", "docs")
@@ -77,8 +94,44 @@ class TestFaultyStore:
         store.delete(record.key)
         store.delete_owner("acme", "nobody")
         store.purge({}, limit=1)
+        store.examine()
         store.close()
         assert store.calls == dict.fromkeys(OPERATIONS, 1)
+
+    def test_operations_on_leases_reach_a_store_that_has_them(self, store, make):
+        assert isinstance(store, FaultyLeaseStore)
+        assert (store.lease_seconds, store.heartbeat_seconds) == (math.inf, math.inf)
+        first, second = store.create(make()).record, store.create(make()).record
+        store.calls.clear()
+        lease, claimed = claimed_by(store, first.key, "h")
+        store.renew(lease)
+        store.commit(lease, claimed.record)
+        assert store.workload()[:2] == (1, 1)
+        assert [stored.record for stored in store.unclaimed(limit=9)] == [second]
+        assert store.request_cancel(second.key).record.status is TaskStatus.CANCELLED
+        assert store.release(lease, transitions.released(claimed.record, 1)).record.status == "pending"
+        with pytest.raises(LeaseLost):
+            store.end(lease, transitions.cancelled(first, 1))
+        assert store.expired() == []
+        assert store.take_over(Expired(first, "h", 1, None), holder="i") is None
+        assert store.recover() == 0
+        assert store.calls == dict.fromkeys(LEASE_OPERATIONS, 1)
+        store.fail(on="claim", after=True)
+        with pytest.raises(StoreUnavailable):
+            store.claim(first.key, holder="h")
+        with pytest.raises(LeaseHeld):
+            store.claim(first.key, holder="h")
+
+    def test_without_leases_none_are_claimed(self, tmp_path, make):
+        store = FaultyStore(PersistentTaskStore(tmp_path))
+        assert not isinstance(store, LeaseStore)
+        assert store.capabilities == store.inner.capabilities
+
+    def test_a_kind_of_its_own_claims_no_more_than_it_has(self):
+        class Own(FaultyStore):
+            pass
+
+        assert not Own(InMemoryTaskStore()).capabilities.leases
 
     def test_nth_call_fails_once(self, store, make):
         store.fail(on="create", nth=2)
@@ -130,7 +183,7 @@ class TestFaultyStore:
         store.interrupt(lambda: store.inner.update(theirs, expected=None), on="update")
         with pytest.raises(VersionConflict):
             store.update(make.changed(created.record, stage="mine"), expected=created.version)
-        assert listed(store) == [theirs]
+        assert listed(store) == [said(theirs)]
 
     def test_several_faults_count_each_for_itself(self, store, make):
         store.fail(TaskNotFound("a"), on="get", nth=1)

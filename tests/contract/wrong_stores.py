@@ -9,9 +9,7 @@ from stores.files.persistent import PersistentTaskStore
 from stores.memory import InMemoryTaskStore
 from task_tracker.errors import CorruptRecord, StoreUnavailable, TaskExists, TaskNotFound, VersionConflict
 from task_tracker.records import TaskStatus
-from task_tracker.store import Capabilities, Query, TaskStore, Unchanged
-
-EXACT = Capabilities(exclusive_create=True, compare_and_set=True)
+from task_tracker.store import Query, TaskStore, Unchanged
 
 
 class Wrong(NamedTuple):
@@ -139,7 +137,7 @@ class ComparesThenSets(InMemoryTaskStore):
 
 @caught_by("test_without_compare_and_set_an_expected_version_is_refused")
 class PretendsToCompare(InMemoryTaskStore):
-    capabilities = Capabilities(exclusive_create=True)
+    capabilities = dataclasses.replace(InMemoryTaskStore.capabilities, compare_and_set=False)
 
 
 @caught_by("test_update_replaces_the_record_whole")
@@ -237,12 +235,19 @@ class TakesEmptyForNothing(InMemoryTaskStore):
 
 @caught_by("test_durable_store_keeps_records_when_it_is_closed")
 class ForgetsWhenItIsClosed(InMemoryTaskStore):
-    capabilities = dataclasses.replace(EXACT, durable=True)
+    capabilities = dataclasses.replace(InMemoryTaskStore.capabilities, durable=True)
 
     def close(self):
         self._records.clear()
 
 
 @caught_by("test_leases_are_claimed_by_lease_stores_alone")
-class ClaimsLeases(InMemoryTaskStore):
-    capabilities = dataclasses.replace(EXACT, leases=True)
+class ClaimsLeases(PersistentTaskStore):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.capabilities = dataclasses.replace(self.capabilities, leases=True)
+
+
+@caught_by("test_leases_are_claimed_by_lease_stores_alone")
+class HidesItsLeases(InMemoryTaskStore):
+    capabilities = dataclasses.replace(InMemoryTaskStore.capabilities, leases=False)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from task_tracker import TaskTracker
+from tests.core.leasing import Processes
 from tests.core.support import FakeClock, WatchedStore, join, own_threads
 
 
@@ -42,6 +43,12 @@ def watched(clock: FakeClock, store: WatchedStore) -> Iterator[TaskTracker]:
     """A tracker on ``store``."""
     with TaskTracker(store, clock=clock) as made:
         yield made
+
+
+@pytest.fixture
+def processes(clock: FakeClock) -> Processes:
+    """Trackers on one store whose leases expire after 30 seconds."""
+    return Processes(clock)
 
 
 @pytest.fixture

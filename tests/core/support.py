@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -107,13 +108,13 @@ class Gate:
 
 
 class WatchedStore(TaskStore):
-    """Another store whose calls are counted, and can be failed or held up."""
+    """Another store whose calls are counted, and can be failed or held up. It has no leases, as many have not."""
 
     blocking = True
 
     def __init__(self, inner: TaskStore | None = None) -> None:
         self.inner = inner if inner is not None else InMemoryTaskStore()
-        self.capabilities = self.inner.capabilities
+        self.capabilities = dataclasses.replace(self.inner.capabilities, leases=False)
         self.calls: builtins.list[tuple[str, object]] = []
         self.errors: dict[str, BaseException] = {}
         """What an operation raises before it does anything."""
@@ -247,7 +248,7 @@ def record_of(status: str = "pending", **fields: Any) -> TaskRecord:
 
 def drive_to(tracker: TaskTracker, task_id: str, status: str, owner: Mapping[str, str] | None = None) -> None:
     """Bring an active task into ``status`` by calls that users make."""
-    who = dict(owner or {})
+    who: Owner = dict(owner or {})
     if status in ("running", "cancelling"):
         tracker.start(task_id, **who)
     if status == "cancelling":

@@ -42,7 +42,10 @@ def run(call: Callable[[], Awaitable[Any]]) -> Any:
 
 # ---- the same interface ----------------------------------------------------------------------------
 
-PLAIN = {"count", "snapshot_counts_by_type", "start_cleanup_loop", "stop_cleanup_loop", "close"}
+PLAIN = {
+    *("count", "snapshot_counts_by_type", "lease_of", "close"),
+    *("start_cleanup_loop", "stop_cleanup_loop", "start_reconciler", "stop_reconciler"),
+}
 
 
 def methods_of(kind: type) -> dict[str, Callable[..., object]]:

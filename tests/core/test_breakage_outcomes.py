@@ -178,7 +178,7 @@ def test_an_outcome_is_not_for_the_next_life_of_its_id(clock: FakeClock, state: 
     """Monday's outcome waits; an administrator ends and deletes the task; tuesday's task has the same id."""
     shared = InMemoryTaskStore()
     store = WatchedStore(shared)
-    tracker, others = TaskTracker(store, clock=clock), TaskTracker(shared, clock=clock)
+    tracker, others = TaskTracker(store, clock=clock), TaskTracker(WatchedStore(shared), clock=clock)
     tracker.create("t", "r", task_id="nightly", **OWNER)
     tracker.start("nightly")
     store.go_down(AWAY)

@@ -191,10 +191,9 @@ def test_pages_put_together_are_the_whole_list(
 ) -> None:
     """The order that the seam promises: (created_at, task_id, user_id), newest first; no page cuts wrongly."""
     store = InMemoryTaskStore()
-    for record in records:
-        store.create(record)
+    created = [store.create(record).record for record in records]
     expected = sorted(
-        (r for r in records if user_id in (None, r.user_id) and status in (None, r.status)),
+        (r for r in created if user_id in (None, r.user_id) and status in (None, r.status)),
         key=lambda r: (r.created_at, r.task_id, r.user_id),
         reverse=True,
     )

@@ -34,6 +34,13 @@ def a_task(tracker: TaskTracker, status: str, task_id: str = "task-1") -> str:
     return task_id
 
 
+def lost(tracker: TaskTracker, task_id: str) -> str:
+    held = tracker.lease_of(task_id)
+    assert held is not None
+    held.lost.set()
+    return task_id
+
+
 TASKS: dict[str, Callable[[TaskTracker], object]] = {
     "start an ended task": lambda t: t.start(a_task(t, "completed")),
     "start a cancelling task": lambda t: t.start(a_task(t, "cancelling")),
@@ -48,6 +55,16 @@ TASKS: dict[str, Callable[[TaskTracker], object]] = {
     "unknown to the working code": lambda t: t.is_cancellation_requested("task-1"),
     "wait for an unknown task": lambda t: t.wait("task-1", **OWNER),
     "wait for too long": lambda t: t.wait(a_task(t, "running"), timeout=1),
+    "start what somebody holds": lambda t: (
+        a_task(t, "running"),
+        TaskTracker(t.store).start("task-1", **OWNER),
+    ),
+    "end what somebody holds": lambda t: (
+        a_task(t, "running"),
+        TaskTracker(t.store).complete("task-1", None, **OWNER),
+    ),
+    "work on what was lost": lambda t: t.update(lost(t, a_task(t, "running")), progress=1),
+    "release an ended task": lambda t: t.release(a_task(t, "completed")),
     "an id of two owners": lambda t: (
         a_task(t, "pending"),
         t.create("t", account_id="other", user_id="bob", task_id="task-1"),
@@ -70,6 +87,10 @@ OTHERS: dict[str, Callable[[TaskTracker], object]] = {
     "terms": lambda _: Retention(-1),
     "sweep": lambda _: TaskTracker(sweep_seconds=0),
     "cache": lambda _: TaskTracker(max_cached=0),
+    "patience": lambda t: t.start(a_task(t, "pending"), wait_seconds=-1),
+    "unstarted": lambda _: TaskTracker(start_within_seconds=0),
+    "heartbeats": lambda _: StorageConfig(task_tracker={"lease_seconds": 9, "heartbeat_seconds": 4}),
+    "leases in a file client": lambda _: StorageConfig(task_tracker={"backend": "lease"}).build_task_store(),
     "threads": lambda _: AsyncTaskTracker(max_threads=0),
     "deadline": lambda _: AsyncTaskTracker(call_seconds=0),
     "unknown backend": lambda _: open_store("x"),

@@ -60,7 +60,9 @@ NAMES = [
 SIGNATURES = {
     "create": "task_type resource_id= * account_id user_id task_id= meta= payload= private=",
     "create_if_no_running": "task_type resource_id * account_id user_id",
-    "start": "task_id account_id= user_id= * stage=",
+    "start": "task_id account_id= user_id= * stage= wait_seconds=",
+    "release": "task_id account_id= user_id=",
+    "lease_of": "task_id account_id= user_id=",
     "update": "task_id account_id= user_id= * stage= progress= message=",
     "update_stage": "task_id stage account_id= user_id=",
     "complete": "task_id result= account_id= user_id= * resource_id=",
@@ -80,6 +82,10 @@ SIGNATURES = {
     "purge": "",
     "start_cleanup_loop": "",
     "stop_cleanup_loop": "",
+    "reconcile": "",
+    "start_reconciler": "",
+    "stop_reconciler": "",
+    "doctor": "* fix=",
     "close": "",
 }
 
@@ -104,7 +110,7 @@ def test_the_names_of_task_tracker() -> None:
 
 
 def test_the_names_of_stores() -> None:
-    assert stores.__all__ == ["InMemoryTaskStore", "PersistentTaskStore"]
+    assert stores.__all__ == ["InMemoryTaskStore", "LeaseTaskStore", "PersistentTaskStore"]
     for name in stores.__all__:
         assert issubclass(getattr(stores, name), TaskStore)
     with pytest.raises(AttributeError, match="module 'stores' has no attribute 'nothing'"):
@@ -136,7 +142,10 @@ def test_the_methods_of_a_tracker_and_their_parameters() -> None:
 def test_defaults_that_callers_rely_on() -> None:
     assert inspect.signature(TaskTracker.list_tasks).parameters["limit"].default == 50
     tracker = inspect.signature(TaskTracker).parameters
-    assert list(tracker) == ["store", "strict", "retention", "sweep_seconds", "max_cached", "clock"]
+    assert list(tracker) == [
+        *("store", "strict", "retention", "sweep_seconds", "max_cached"),
+        *("holder", "start_within_seconds", "clock"),
+    ]
     assert tracker["strict"].default is True
     assert tracker["max_cached"].default == 10_000
 
@@ -151,7 +160,7 @@ def test_the_seam_is_abstract() -> None:
     }
     assert LeaseStore.__abstractmethods__ - TaskStore.__abstractmethods__ == {
         *("claim", "renew", "commit", "release", "end", "request_cancel", "expired", "take_over"),
-        *("workload", "unclaimed"),
+        *("workload", "unclaimed", "recover"),
     }
 
 

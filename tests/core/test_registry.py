@@ -77,7 +77,7 @@ def refusal(backend: str, options: StoreOptions | None = None) -> str:
 
 def test_memory_is_built_in() -> None:
     assert isinstance(open_store("memory"), InMemoryTaskStore)
-    assert backend_names()[:2] == ["memory", "persistent"]
+    assert backend_names()[:3] == ["memory", "persistent", "lease"]
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_memory_refuses_what_it_does_not_know(options: dict[str, object], compla
 
 def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
     assert refusal("persistant") == (
-        "unknown backend 'persistant', known are memory, persistent; did you mean 'persistent'?"
+        "unknown backend 'persistant', known are memory, persistent, lease; did you mean 'persistent'?"
     )
-    assert refusal("zzz") == "unknown backend 'zzz', known are memory, persistent"
+    assert refusal("zzz") == "unknown backend 'zzz', known are memory, persistent, lease"
 
 
 # ---- third parties ---------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
 @pytest.mark.usefixtures("dummy")
 def test_a_distribution_adds_backends_by_entry_points() -> None:
     names = backend_names()
-    assert names[:2] == ["memory", "persistent"]
-    assert set(names[2:]) >= {"dummy", "nostore"}
+    assert names[:3] == ["memory", "persistent", "lease"]
+    assert set(names[3:]) >= {"dummy", "nostore"}
     assert names.count("memory") == 1
     assert "other" not in names
     options = StoreOptions(root="/r", options={"colour": "red"})

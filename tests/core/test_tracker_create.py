@@ -34,7 +34,8 @@ def test_a_new_task_is_pending_and_carries_what_was_given(tracker: TaskTracker, 
     assert (task.account_id, task.user_id) == ("acme", "alice")
     assert task.created_at == task.updated_at == clock.now() == START
     assert (task.meta, task.payload, task.get_private()) == ({"a": [1]}, [1, None], {"token": "s3cret"})
-    assert (task.result, task.error, task.stage, task.attempt) == (None, None, None, None)
+    assert (task.result, task.error, task.stage) == (None, None, None)
+    assert "attempt" not in task.to_dict(), "nobody has claimed it"
     assert tracker.get(task.task_id, **OWNER) == task
 
 

@@ -299,8 +299,7 @@ def test_without_compare_and_set_nothing_is_written_from_memory(clock: FakeClock
 
 def test_a_refusal_is_not_concluded_from_what_was_cached(store: WatchedStore, clock: FakeClock) -> None:
     """Cached in a state that forbids the step; meanwhile a newer version has taken the task out of it."""
-    paused = record_of("paused")
-    store.create(paused)
+    paused = store.create(record_of("paused")).record
     with TaskTracker(store, clock=clock) as tracker:
         assert tracker.get("task-1", **OWNER) == paused
         with pytest.raises(InvalidTransition):

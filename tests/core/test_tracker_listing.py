@@ -146,8 +146,7 @@ def test_a_state_of_a_newer_version_counts_as_running_and_is_listed(
     store: WatchedStore, clock: FakeClock
 ) -> None:
     """[D144] shown, not acted on."""
-    stranger = record_of("paused", task_id="newer", resource_id="r")
-    store.create(stranger)
+    stranger = store.create(record_of("paused", task_id="newer", resource_id="r")).record
     with TaskTracker(store, clock=clock) as tracker:
         assert tracker.list_tasks(**OWNER) == [stranger]
         assert tracker.list_tasks() == [stranger]

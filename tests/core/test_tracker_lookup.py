@@ -67,7 +67,8 @@ def test_without_an_owner_only_the_cache_is_asked(
     task = watched.create("t", **OWNER)
     cold = other_tracker(store, clock)
     store.calls.clear()
-    for owner in ({}, {"account_id": "acme"}, {"user_id": "alice"}):
+    some: list[Owner] = [{}, {"account_id": "acme"}, {"user_id": "alice"}]
+    for owner in some:
         assert cold.get(task.task_id, **owner) is None
         with pytest.raises(TaskNotFound, match="pass account_id and user_id to have the store asked"):
             cold.start(task.task_id, **owner)

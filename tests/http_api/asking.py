@@ -90,6 +90,14 @@ def look(tracker: TaskTracker, task_id: str) -> TaskRecord:
     return record
 
 
+def public_view(tracker: TaskTracker, task_id: str) -> dict[str, Any]:
+    """What callers see of a task: its public view without who works on it."""
+    view = look(tracker, task_id).to_dict()
+    if "attempt" in view:
+        del view["attempt"]["holder"]
+    return view
+
+
 def is_waited_for(tracker: TaskTracker | AsyncTaskTracker) -> bool:
     """Whether any call waits for a change of any task."""
     inner = tracker.tracker if isinstance(tracker, AsyncTaskTracker) else tracker

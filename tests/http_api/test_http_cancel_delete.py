@@ -4,7 +4,7 @@ import pytest
 
 from task_tracker import TaskTracker
 from task_tracker.testing import FaultyStore
-from tests.http_api.asking import Client, app_with, create, look
+from tests.http_api.asking import Client, app_with, create, look, public_view
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def end(tracker: TaskTracker, how: str) -> str:
 
 def test_a_pending_task_is_cancelled_at_once(tracker: TaskTracker, alice: Client) -> None:
     task_id = create(tracker)
-    shown = alice.ok("POST", f"/tasks/{task_id}/cancel")
-    assert shown["status"] == "cancelled"
-    assert shown == look(tracker, task_id).to_dict()
+    answer = alice.ok("POST", f"/tasks/{task_id}/cancel")
+    assert answer["status"] == "cancelled"
+    assert answer == public_view(tracker, task_id)
 
 
 def test_a_running_task_is_asked_to_stop_as_often_as_one_likes(tracker: TaskTracker, alice: Client) -> None:
@@ -69,7 +69,7 @@ def test_a_cancel_that_loses_to_the_end_is_told_so(strict: bool) -> None:
         def ended() -> None:
             TaskTracker(store).complete(task_id, None, "acme", "alice")
 
-        store.interrupt(ended, on="update")
+        store.interrupt(ended, on="request_cancel")
         error = Client(app_with(tracker)).error("POST", f"/tasks/{task_id}/cancel", 412)
     assert error["details"]["status"] == "completed"
 
@@ -85,7 +85,7 @@ def test_a_cancel_that_loses_to_a_deletion_finds_nothing(strict: bool) -> None:
             other.complete(task_id, None, "acme", "alice")
             other.delete(task_id, "acme", "alice")
 
-        store.interrupt(gone, on="update")
+        store.interrupt(gone, on="request_cancel")
         Client(app_with(tracker)).error("POST", f"/tasks/{task_id}/cancel", 404)
 
 

@@ -199,7 +199,7 @@ def test_every_failure_that_operators_must_see_is_logged(
         assert caplog.records == []
         store.fail(on="list")
         alice.error("GET", "/tasks", 503)
-        store.fail(CapabilityMissing("use another store"), on="update")
+        store.fail(CapabilityMissing("use another store"), on="request_cancel")
         alice.error("POST", f"/tasks/{task_id}/cancel", 501)
     levels = [record.levelname for record in caplog.records]
     assert levels == ["WARNING", "ERROR"]

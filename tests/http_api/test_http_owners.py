@@ -8,7 +8,7 @@ import pytest
 
 from task_tracker import Retention, TaskTracker
 from task_tracker.testing import FakeClock, FaultyStore
-from tests.http_api.asking import Client, app_with, create, look
+from tests.http_api.asking import Client, app_with, create, public_view
 
 SINGLE_TASK_ROUTES = [
     ("GET", "/tasks/{id}"),
@@ -183,12 +183,12 @@ def test_administrators_are_told_the_owner_and_nobody_else_is(
     own = alice.get(f"/tasks/{task_id}")
     assert one.json()["result"] == {**own.json()["result"], **owner}
     assert one.headers["etag"] == own.headers["etag"], "it names the task's state"
-    assert own.json()["result"] == look(tracker, task_id).to_dict()
-    assert alice.listed() == [look(tracker, task_id).to_dict()]
+    assert own.json()["result"] == public_view(tracker, task_id)
+    assert alice.listed() == [public_view(tracker, task_id)]
 
     for client, query, shown in ((admin, "?user_id=alice", owner), (alice, "", {})):
         cancelled = client.ok("POST", f"/tasks/{task_id}/cancel{query}")
-        assert cancelled == {**look(tracker, task_id).to_dict(), **shown}
+        assert cancelled == {**public_view(tracker, task_id), **shown}
 
 
 def test_an_administrator_sees_the_account_and_no_other(tracker: TaskTracker, admin: Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from task_tracker.records import ACTIVE, TERMINAL
 from task_tracker.store import TaskStore
+from task_tracker.testing.answers import as_said
 from task_tracker.testing.harness import StoreHarness
 from task_tracker.testing.samples import RecordMaker
 
@@ -27,20 +28,25 @@ class ContractFixtures:
         raise NotImplementedError("give your subclass of TaskStoreContract a fixture called `harness`")
 
     @pytest.fixture
-    def make(self) -> RecordMaker:
-        """Return a maker of records."""
-        return RecordMaker()
+    def opened(self, harness: StoreHarness) -> Iterator[TaskStore]:
+        """Return the store under test as it is."""
+        with closing(harness.open()) as opened:
+            yield opened
 
     @pytest.fixture
-    def store(self, harness: StoreHarness) -> Iterator[TaskStore]:
-        """Return the store under test."""
-        with closing(harness.open()) as store:
-            yield store
+    def make(self, opened: TaskStore) -> RecordMaker:
+        """Return a maker of records, which leave to the store what it writes itself."""
+        return RecordMaker(own_fields=not opened.capabilities.leases)
 
     @pytest.fixture
-    def other(self, harness: StoreHarness, store: TaskStore) -> Iterator[TaskStore]:
+    def store(self, opened: TaskStore) -> TaskStore:
+        """Return the store under test; its records are what was said when they were written."""
+        return as_said(opened)
+
+    @pytest.fixture
+    def other(self, harness: StoreHarness, opened: TaskStore) -> Iterator[TaskStore]:
         """Return another instance on the same place, as another process has one."""
         with closing(harness.open()) as other:
-            if other is not store and not store.capabilities.shared:
+            if other is not opened and not opened.capabilities.shared:
                 pytest.skip("one instance at a time, says the store")
-            yield other
+            yield as_said(other)

@@ -10,7 +10,7 @@ import pytest
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Query, TaskStore
-from task_tracker.testing.answers import fetch, listed
+from task_tracker.testing.answers import as_said, fetch, listed
 from task_tracker.testing.contract.fixtures import ContractFixtures
 from task_tracker.testing.harness import StoreHarness
 from task_tracker.testing.samples import START, RecordMaker
@@ -66,14 +66,14 @@ class OutageContract(ContractFixtures):
         A failed check is never "no running task", never "not found" and never an empty list.
         """
         there, new = make(status=TaskStatus.COMPLETED), make()
-        store = harness.open()
+        store = as_said(harness.open())
         store.create(there)
         if warm:
             assert listed(store, Query("acme", "alice")) == listed(store) == [there]
             assert fetch(store, there.key).record == there
         else:
             store.close()
-            store = harness.open()
+            store = as_said(harness.open())
         with harness.outage(), pytest.raises(StoreUnavailable) as raised:
             call(store, there, new)
         assert raised.value.__cause__ is not None, "the driver's error is the cause"
@@ -91,11 +91,11 @@ class OutageContract(ContractFixtures):
         It may be the active one. Bytes that were read and are no record are another matter (skipped).
         """
         there, hidden, new = make("there"), make("hidden", resource_id="r2"), make(resource_id="r2")
-        store = harness.open()
+        store = as_said(harness.open())
         for record in (there, hidden):
             store.create(record)
         store.close()
-        store = harness.open()
+        store = as_said(harness.open())
         with harness.unreachable(hidden.key):
             with pytest.raises(StoreUnavailable):
                 call(store, hidden, new)
@@ -106,7 +106,7 @@ class OutageContract(ContractFixtures):
 
     def test_known_version_does_not_hide_an_outage(self, harness: StoreHarness, make: RecordMaker) -> None:
         """ "Unchanged" needs somebody who has looked."""
-        store = harness.open()
+        store = as_said(harness.open())
         record = make()
         version = store.create(record).version
         version = store.get(record.key, known=version).version
@@ -117,7 +117,7 @@ class OutageContract(ContractFixtures):
 
     def test_purge_deletes_nothing_and_says_so(self, harness: StoreHarness, make: RecordMaker) -> None:
         """The next sweep finds what this one could not reach."""
-        store = harness.open()
+        store = as_said(harness.open())
         record = make(status=TaskStatus.COMPLETED)
         store.create(record)
         with harness.outage():
@@ -133,7 +133,7 @@ class OutageContract(ContractFixtures):
 
     def test_everything_works_again_afterwards(self, harness: StoreHarness, make: RecordMaker) -> None:
         """An outage leaves nothing behind: no lock, no half record, no wrong memory."""
-        store = harness.open()
+        store = as_said(harness.open())
         record = make()
         store.create(record)
         for call in CALLS.values():

@@ -9,7 +9,7 @@ import pytest
 from task_tracker.errors import InvalidTransition, StoreUnavailable
 from task_tracker.records import TaskStatus
 from task_tracker.store import Query, Stored, TaskStore
-from task_tracker.testing.answers import is_stored, listed
+from task_tracker.testing.answers import as_said, is_stored, listed
 from task_tracker.testing.contract.fixtures import ACTIVE_STATES, ContractFixtures
 from task_tracker.testing.harness import StoreHarness
 from task_tracker.testing.racing import race
@@ -114,7 +114,7 @@ class OwnerContract(ContractFixtures):
         for record in records:
             store.create(record)
         with harness.undeletable(records[2].key):
-            stopped = harness.open()
+            stopped = as_said(harness.open())
             with pytest.raises(StoreUnavailable):
                 stopped.delete_owner("acme", "alice")
             assert harness.peek(records[2].key) is not None

@@ -32,9 +32,9 @@ class PromisesContract(ContractFixtures):
         assert {type(value) for value in dataclasses.asdict(store.capabilities).values()} == {bool}
         assert isinstance(store.blocking, bool)
 
-    def test_leases_are_claimed_by_lease_stores_alone(self, store: TaskStore) -> None:
+    def test_leases_are_claimed_by_lease_stores_alone(self, opened: TaskStore) -> None:
         """In both directions."""
-        assert store.capabilities.leases == isinstance(store, LeaseStore)
+        assert opened.capabilities.leases == isinstance(opened, LeaseStore)
 
     def test_changes_are_announced_by_stores_that_say_so(self, store: TaskStore, make: RecordMaker) -> None:
         """``watch``, in both directions."""

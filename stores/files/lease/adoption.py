@@ -1,0 +1,98 @@
+"""Records without entries: an older directory, a restored backup, a control directory that lost something.
+
+Owns the search for them. It reads every record that has not ended, so it runs when a root was just marked, when a
+process sweeps for the first time, and rarely after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Final
+
+from stores.files.indexes import Indexes
+from stores.files.lease.births import Births
+from stores.files.lease.control import Control
+from stores.files.lease.entries import Entries
+from stores.files.lease.records import Records
+from task_tracker.clock import Clock
+from task_tracker.errors import TaskTrackerError
+from task_tracker.records import TaskKey
+
+__all__ = ["Adoption"]
+
+_log = logging.getLogger("task_tracker")
+
+AGAIN_SECONDS: Final = 6 * 3600.0
+
+
+class Adoption:
+    """The search of one process through one root."""
+
+    def __init__(
+        self,
+        control: Control,
+        indexes: Indexes,
+        records: Records,
+        entries: Entries,
+        births: Births,
+        clock: Clock,
+    ) -> None:
+        self._control = control
+        self._indexes = indexes
+        self._records = records
+        self._entries = entries
+        self._births = births
+        self._clock = clock
+        self._marked = False
+        self._due = clock.monotonic()
+
+    def once(self) -> int:
+        """Search if that was never done below this root; return how many records were adopted."""
+        if self._marked or self._control.exists(self._control.adopted):
+            self._marked = True
+            return 0
+        adopted, failed = self._search()
+        if not failed:
+            with contextlib.suppress(FileExistsError):
+                self._control.write(self._control.adopted, b"", sync=False)
+            self._marked = True
+        return adopted
+
+    def now_and_then(self) -> int:
+        """Search if this process has not done so for hours."""
+        if self._clock.monotonic() < self._due:
+            return 0
+        self._due = self._clock.monotonic() + AGAIN_SECONDS
+        return self._search()[0]
+
+    def _search(self) -> tuple[int, int]:
+        """Return how many records were adopted and how many could not be looked at."""
+        adopted = 0
+        failed: list[TaskTrackerError] = []
+        for account_id, user_id in self._indexes.owners(failed):
+            try:
+                active = self._indexes.of(account_id, user_id).active_ids()
+            except TaskTrackerError as error:
+                failed.append(error)
+                continue
+            for task_id in active:
+                try:
+                    adopted += self._adopt(TaskKey(account_id, user_id, task_id))
+                except (OSError, TaskTrackerError) as error:
+                    _log.warning(
+                        "task %s of %s/%s could not be adopted: %s",
+                        task_id,
+                        account_id,
+                        user_id,
+                        error,
+                        extra={"event": "adoption_failed", "task_id": task_id},
+                    )
+                    failed.append(TaskTrackerError(str(error)))
+        return adopted, len(failed)
+
+    def _adopt(self, key: TaskKey) -> bool:
+        record = self._records.read(key)
+        if record is None or not record.status.is_active or self._entries.find(record) is not None:
+            return False
+        return self._births.adopt(record)

@@ -1,0 +1,233 @@
+"""What a look at everything finds: leftovers of crashes and of foreign hands, and what mends them.
+
+Owns the comparison of all records with all entries. Refuses to touch what is younger than a lease term: a live
+process may be about to finish it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from stores.files.indexes import Indexes
+from stores.files.layout import Layout
+from stores.files.lease.births import Births
+from stores.files.lease.control import Control
+from stores.files.lease.entries import Entries
+from stores.files.lease.names import EntryName, announcement, announcement_of, digest, life_of
+from stores.files.lease.records import Records
+from stores.files.lease.sweeping import Recovery
+from stores.files.local import LocalFiles
+from task_tracker.errors import CorruptRecord, TaskTrackerError
+from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.store import Finding
+
+__all__ = ["Examination"]
+
+MARKER_SECONDS: Final = 86_400.0
+"""Nobody adopts a record for that long; afterwards its marker has elected whom it was to elect."""
+PROBE_SECONDS: Final = 3600.0
+
+
+class Examination:
+    """One look at one root."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        layout: Layout,
+        indexes: Indexes,
+        control: Control,
+        births: Births,
+        entries: Entries,
+        records: Records,
+        recovery: Recovery,
+        *,
+        lease_seconds: float,
+        fix: bool,
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._indexes = indexes
+        self._control = control
+        self._births = births
+        self._entries = entries
+        self._records = records
+        self._recovery = recovery
+        self._lease_seconds = lease_seconds
+        self._fix = fix
+        self._active: dict[TaskKey, TaskRecord] = {}
+        self._digests: dict[str, TaskKey] = {}
+
+    def findings(self) -> Sequence[Finding]:
+        """Look at everything once."""
+        found = [*self._half_made()]
+        found += self._look_at_records()
+        found += self._look_at_entries()
+        found += self._look_at_announcements()
+        found += self._look_at_leftovers()
+        return found
+
+    def _half_made(self) -> Iterator[Finding]:
+        for directory in (self._control.new, self._control.deletes):
+            old = self._recovery.old(directory, self._lease_seconds)
+            fixed = bool(old) and self._fix and self._recovery.recover(len(old) + 1) > 0
+            for name in old:
+                gone = fixed and not self._control.exists(f"{directory}/{name}")
+                yield Finding(
+                    "half_made",
+                    f"{directory}/{name}",
+                    "a process stopped in the middle of a creation or deletion; reconcile() finishes it",
+                    gone,
+                )
+
+    # ---- records -------------------------------------------------------------------------------------
+
+    def _look_at_records(self) -> Iterator[Finding]:
+        failed: list[TaskTrackerError] = []
+        for account_id, user_id in self._indexes.owners(failed):
+            directory = self._layout.owner_directory(account_id, user_id)
+            names = self._files.names(directory)
+            for name in sorted(names):
+                task_id = self._layout.task_id_of(name)
+                if task_id is not None:
+                    yield from self._look_at_record(TaskKey(account_id, user_id, task_id))
+            yield from self._look_at_temporaries(directory, names)
+        for error in failed:
+            yield Finding("unreadable", self._layout.prefix, str(error))
+
+    def _look_at_record(self, key: TaskKey) -> Iterator[Finding]:
+        self._digests[digest(key)] = key
+        path = self._records.path(key)
+        try:
+            record = self._records.read(key)
+        except CorruptRecord as error:
+            yield Finding("corrupt_record", path, f"{error}; restore it from a backup, or remove it")
+            return
+        if record is None or not record.status.is_active:
+            return
+        self._active[key] = record
+        if self._entries.find(record) is None and self._records.read(key) == record:
+            fixed = self._fix and self._births.adopt(record)
+            yield Finding(
+                "record_without_entry",
+                path,
+                f"the task is {record.status.value}, and nothing says who may hold it; it is adopted by the first "
+                "who claims it, or now with fix",
+                fixed,
+            )
+
+    def _look_at_temporaries(self, directory: str, names: Sequence[str]) -> Iterator[Finding]:
+        for name in names:
+            path = self._files.where(directory, name)
+            if self._files.is_abandoned(directory, name):
+                fixed = False
+                if self._fix:
+                    with contextlib.suppress(OSError):
+                        fixed = self._control.remove_file(path)
+                yield Finding(
+                    "temporary_file", path, "a writer stopped before it was done; the sweep removes it", fixed
+                )
+
+    # ---- the control directory -----------------------------------------------------------------------
+
+    def _look_at_entries(self) -> Iterator[Finding]:
+        for directory in self._entry_directories():
+            for text in self._recovery.old(directory, self._lease_seconds):
+                name = EntryName.parse(text)
+                if name is not None:
+                    yield from self._look_at_entry(f"{directory}/{text}", name)
+
+    def _entry_directories(self) -> Iterator[str]:
+        for above in (self._control.idle, self._control.leases):
+            for shard in self._control.shard_names():
+                yield f"{above}/{shard}"
+        for above in (self._control.ready, self._control.later):
+            yield from self._buckets(above, 3 if above == self._control.ready else 2)
+
+    def _buckets(self, directory: str, depth: int) -> Iterator[str]:
+        for name in self._control.names(directory):
+            path = f"{directory}/{name}"
+            if depth == 1:
+                yield path
+            else:
+                yield from self._buckets(path, depth - 1)
+
+    def _look_at_entry(self, path: str, name: EntryName) -> Iterator[Finding]:
+        key = self._births.key_of(path, name)
+        if key is None and name.key.startswith("="):
+            key = self._digests.get(name.key[1:])
+        if key is not None:
+            try:
+                record = self._records.read(key)
+            except CorruptRecord:
+                return  # reported with the records
+            if record is not None and not record.status.is_terminal and life_of(record) == name.life:
+                return
+        fixed = False
+        if self._fix:
+            # Grabbed first: from then on nobody else acts on it, and it is judged again.
+            entry = self._entries.grab(path, name)
+            if entry is not None and key is None:
+                self._entries.remove(entry.path, entry.name.token)
+            elif entry is not None and key is not None:
+                self._recovery.judge(entry, key)
+            fixed = not self._control.exists(path)
+        yield Finding(
+            "entry_without_record", path, "its task has ended or is gone; the entry is of no use", fixed
+        )
+
+    def _look_at_announcements(self) -> Iterator[Finding]:
+        live = {announcement(record): record for record in self._active.values()}
+        lives = {life_of(record) for record in self._active.values()}
+        for shard in self._control.shard_names():
+            directory = f"{self._control.keys}/{shard}"
+            for name in self._recovery.old(directory, self._lease_seconds):
+                parts = announcement_of(name)
+                if name in live or parts is None or self._is_being_made(parts[2]):
+                    continue
+                if parts[2] in lives and self._still_active(parts):
+                    continue  # of a task whose kind has changed since it was looked at
+                fixed = self._fix and self._control.remove_file(f"{directory}/{name}")
+                yield Finding(
+                    "stale_key", f"{directory}/{name}", "the task that announced itself has ended", fixed
+                )
+
+    def _is_being_made(self, life: str) -> bool:
+        return self._control.exists(self._control.staged_record(life))
+
+    def _still_active(self, parts: tuple[str, str, str]) -> bool:
+        for key in self._active:
+            if key.task_id == parts[1]:
+                with contextlib.suppress(CorruptRecord):
+                    record = self._records.read(key)
+                    if record is not None and life_of(record) == parts[2] and record.status.is_active:
+                        return announcement(record).startswith(parts[0])
+        return False
+
+    def _look_at_leftovers(self) -> Iterator[Finding]:
+        for name in self._recovery.old(self._control.directory, PROBE_SECONDS):
+            path = f"{self._control.directory}/{name}"
+            if name.startswith("format-"):
+                fixed = self._fix and self._control.remove_file(path)
+                yield Finding(
+                    "temporary_file", path, "left by a process that stopped while it started", fixed
+                )
+            elif name.startswith("probe-"):
+                if self._fix:
+                    self._control.remove_tree(path)
+                yield Finding(
+                    "temporary_file",
+                    path,
+                    "left by a process that stopped while it started",
+                    not self._control.exists(path),
+                )
+        for name in self._recovery.old(self._control.adopt, MARKER_SECONDS):
+            task = name.partition("-")[0]
+            key = self._digests.get(task)
+            if key is None or key not in self._active:
+                fixed = self._fix and self._control.remove_file(f"{self._control.adopt}/{name}")
+                yield Finding(
+                    "half_made", f"{self._control.adopt}/{name}", "the adopted task has ended", fixed
+                )

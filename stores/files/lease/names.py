@@ -1,0 +1,135 @@
+"""Names in the control directory: they say which task, which life of it, and which claim.
+
+Owns the text of a name and back. A name ends in ``@<epoch>-<token>`` and is used once, so that a rename of it
+can be won once and no look at it can mean another claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final, NamedTuple
+
+import orjson
+
+from stores.files.layout import decode_component, encode_component
+from task_tracker.records import TaskKey, TaskRecord
+
+__all__ = ["LEGACY", "EntryName", "announcement", "announcement_of", "digest", "kind_digest", "life_of"]
+
+LEGACY: Final = "legacy"
+"""The life of a record that was written without one."""
+SHORT_TOKEN: Final = "u"
+"""First letter of the token of a claim that lasts for one call only: whoever meets it waits a moment."""
+
+_LONGEST_KEY: Final = 150
+"""Leaves room for sort, life, epoch and token below the 255 bytes that file systems allow for a name."""
+_NAME: Final = re.compile(
+    r"(?P<sort>[0-9]{16})\.(?P<key>[^/]+)\.(?P<life>[0-9a-z]+)@(?P<epoch>[0-9]{1,18})-(?P<token>[0-9a-z]+)(?P<mark>~?)"
+)
+_ANNOUNCEMENT: Final = re.compile(r"(?P<kind>[0-9a-f]{16})\.(?P<task>[^/]+)\.(?P<life>[0-9a-z]+)")
+_MAX_MICROSECONDS: Final = 9_999_999_999_999_999
+
+
+class EntryName(NamedTuple):
+    """The name of an entry.
+
+    ``key`` is ``<account>+<user>+<task>`` as path components, or ``=<digest>`` where that would be too long;
+    the entry then holds the triple in a file. ``settled`` is False (a ``~`` at the end) while a claim is
+    being made.
+    """
+
+    sort: str
+    key: str
+    life: str
+    epoch: int
+    token: str
+    settled: bool = True
+
+    def __str__(self) -> str:
+        mark = "" if self.settled else "~"
+        return f"{self.sort}.{self.key}.{self.life}@{self.epoch}-{self.token}{mark}"
+
+    @classmethod
+    def parse(cls, text: str) -> EntryName | None:
+        """Return the name in ``text``, None if it is none."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            return None
+        sort, key, life, epoch, token, mark = match.groups()
+        return cls(sort, key, life, int(epoch), token, not mark)
+
+    @classmethod
+    def of(cls, record: TaskRecord, epoch: int, token: str) -> EntryName:
+        """Return the name of the entry of ``record`` at this epoch."""
+        microseconds = min(max(round(record.created_at * 1_000_000), 0), _MAX_MICROSECONDS)
+        return cls(f"{microseconds:016d}", _key_text(record.key), life_of(record), epoch, token)
+
+    def claimed(self, token: str, *, above: int = 0) -> EntryName:
+        """Return the name that the next claim gives the entry: an epoch higher, and higher than ``above``."""
+        return self._replace(epoch=max(self.epoch, above) + 1, token=token, settled=False)
+
+    def is_of(self, other: EntryName) -> bool:
+        """Tell whether both are entries of one life of one task."""
+        return self.key == other.key and self.life == other.life
+
+    @property
+    def task(self) -> TaskKey | None:
+        """The triple, None if the name is too short for it."""
+        parts = [decode_component(part) for part in self.key.split("+")]
+        if len(parts) != 3 or None in parts:
+            return None
+        account_id, user_id, task_id = parts
+        return TaskKey(str(account_id), str(user_id), str(task_id))
+
+    @property
+    def shard(self) -> str:
+        """Two hex digits that spread entries over directories."""
+        return hashlib.blake2b(self.key.encode(), digest_size=1).hexdigest()
+
+    @property
+    def short(self) -> bool:
+        """Tell whether the claim is meant to last for one call only."""
+        return self.token.startswith(SHORT_TOKEN)
+
+    @property
+    def created_at(self) -> float:
+        """When the task was created, Unix seconds."""
+        return int(self.sort) / 1_000_000
+
+
+def digest(key: TaskKey) -> str:
+    """Return 20 hex digits that stand for a task."""
+    return hashlib.blake2b(orjson.dumps(list(key)), digest_size=10).hexdigest()
+
+
+def life_of(record: TaskRecord) -> str:
+    """Return which life of its id a record is."""
+    life = record.creation
+    return life if life is not None and life.isascii() and life.isalnum() and life == life.lower() else LEGACY
+
+
+def kind_digest(account_id: str, user_id: str, task_type: str, resource_id: str | None) -> str:
+    """Return 16 hex digits that stand for an owner's tasks of one type and resource."""
+    kind = orjson.dumps([account_id, user_id, task_type, resource_id])
+    return hashlib.blake2b(kind, digest_size=8).hexdigest()
+
+
+def announcement(record: TaskRecord) -> str:
+    """Return the name under which ``record`` is announced among the tasks of its kind."""
+    kind = kind_digest(record.account_id, record.user_id, record.task_type, record.resource_id)
+    return f"{kind}.{encode_component(record.task_id)}.{life_of(record)}"
+
+
+def announcement_of(name: str) -> tuple[str, str, str] | None:
+    """Return kind, task id and life in the name of an announcement, None if it is none."""
+    match = _ANNOUNCEMENT.fullmatch(name)
+    if match is None:
+        return None
+    task_id = decode_component(match["task"])
+    return None if task_id is None else (match["kind"], task_id, match["life"])
+
+
+def _key_text(key: TaskKey) -> str:
+    text = "+".join(encode_component(part) for part in key)
+    return text if len(text) <= _LONGEST_KEY else f"={digest(key)}"

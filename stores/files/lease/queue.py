@@ -1,0 +1,84 @@
+"""Which tasks wait for a worker, in the order in which they are to be claimed.
+
+Owns the walk through ``ready/``, whose directories are type, priority with ten minutes, and second, so that finding the
+next task lists a few short directories instead of the backlog; and ``later/``, whose tasks move on when their
+time has come. Refuses to claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Iterator, Sequence
+
+from stores.files.lease.control import PERIOD_SECONDS, Control
+from stores.files.lease.names import EntryName
+from task_tracker.clock import Clock
+
+__all__ = ["Queue", "Waiting"]
+
+Waiting = tuple[str, str, EntryName]
+"""What sorts first is to be claimed first: rank and age, path, name."""
+
+_EMPTY_SECONDS = 5
+"""A bucket that nobody has filled for so long is removed when it is found empty."""
+
+
+class Queue:
+    """What waits in ``ready/`` and ``later/``."""
+
+    def __init__(self, control: Control, clock: Clock) -> None:
+        self._control = control
+        self._clock = clock
+
+    def next(self, task_types: Sequence[tuple[str, int]]) -> Iterator[Waiting]:
+        """Iterate over the tasks of these types, highest priority first, then oldest; listed as far as asked."""
+        kinds = [self._of_kind(self._control.kind_directory(*kind)) for kind in dict.fromkeys(task_types)]
+        return kinds[0] if len(kinds) == 1 else heapq.merge(*kinds)
+
+    def kinds(self) -> list[str]:
+        """Return the directories of all types and versions."""
+        return self._control.names(self._control.ready)
+
+    def all_ready(self, kind: str) -> Iterator[Waiting]:
+        """Iterate over the tasks of one directory of :meth:`kinds`."""
+        return self._of_kind(kind)
+
+    def all_later(self) -> Iterator[Waiting]:
+        """Iterate over the tasks whose time has not come, by start time."""
+        return self._walk(self._control.later)
+
+    def due(self) -> Iterator[Waiting]:
+        """Iterate over the tasks in ``later/`` whose time has come."""
+        now = int(self._clock.now())
+        for waiting in self._walk(self._control.later):
+            period, second = waiting[1].split("/")[-3:-1]
+            if int(period) * PERIOD_SECONDS + int(second) > now:
+                return
+            yield waiting
+
+    def _of_kind(self, kind: str) -> Iterator[Waiting]:
+        return self._walk(f"{self._control.ready}/{kind}")
+
+    def _walk(self, top: str) -> Iterator[Waiting]:
+        for outer in self._control.names(top):
+            seconds = self._control.names(f"{top}/{outer}")
+            for second in seconds:
+                bucket = f"{top}/{outer}/{second}"
+                names = self._control.names(bucket)
+                for text in names:
+                    name = EntryName.parse(text)
+                    if name is not None:
+                        yield f"{outer.partition('.')[0]}.{name.sort}", f"{bucket}/{text}", name
+                if not names:
+                    self._sweep(bucket, outer, second)
+            if not seconds:
+                self._sweep(f"{top}/{outer}", outer, "0")
+
+    def _sweep(self, directory: str, outer: str, second: str) -> None:
+        """Remove a bucket that was found empty, unless it is about to be filled."""
+        period = outer.rpartition(".")[2]
+        with contextlib.suppress(ValueError, OSError):
+            filled_at = int(period) * PERIOD_SECONDS + int(second)
+            if abs(self._clock.now() - filled_at) > _EMPTY_SECONDS:
+                self._control.remove_directory(directory)

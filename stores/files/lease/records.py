@@ -1,0 +1,87 @@
+"""Records as the lease protocol sees them: read anew, and published from a holder's staging directory only.
+
+Owns the one system call that checks the lease and writes: the path to the staged file leads through the name
+of the holder's entry, which exists for as long as nobody has taken it over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+
+from stores.files.layout import Layout
+from stores.files.lease.control import Control
+from stores.files.lease.entries import Entry
+from stores.files.local import LocalFiles
+from stores.files.versions import FileVersion
+from task_tracker.codec import encode_record
+from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.store import Stored
+
+__all__ = ["Records"]
+
+
+class Records:
+    """The records below one root."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        layout: Layout,
+        control: Control,
+        load: Callable[[TaskKey], tuple[TaskRecord, FileVersion, int]],
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._control = control
+        self._load = load
+        self._serials = itertools.count()
+
+    def load(self, key: TaskKey) -> Stored | None:
+        """Return a record as it is stored, None if there is none. Raises CorruptRecord, StoreUnavailable."""
+        try:
+            record, version, _ = self._load(key)
+        except FileNotFoundError:
+            return None
+        return Stored(record, version)
+
+    def read(self, key: TaskKey) -> TaskRecord | None:
+        """Return the record alone."""
+        stored = self.load(key)
+        return None if stored is None else stored.record
+
+    def path(self, key: TaskKey) -> str:
+        """Return the full path of a record."""
+        return self._files.where(*self._layout.place(key))
+
+    def publish(self, entry: Entry, record: TaskRecord) -> Stored | None:
+        """Put ``record`` in its place as the holder of ``entry``; None if the entry is somebody else's by now.
+
+        Raises StoreUnavailable, OSError.
+        """
+        directory, name = self._layout.place(record.key)
+        data = encode_record(record)
+        staged = f"{entry.stage}/{next(self._serials)}"
+        try:
+            self._control.write(staged, data, sync=self._files.syncs)
+            self._files.publish(staged, directory, name, final=record.status.is_terminal)
+        except FileNotFoundError:
+            if not self._landed(directory, name, data):
+                self._discard(staged)
+                return None
+        except BaseException:
+            self._discard(staged)
+            raise
+        return Stored(record, FileVersion.of(data, None))
+
+    def _landed(self, directory: str, name: str, data: bytes) -> bool:
+        """Tell whether a write whose answer was "not there" was done all the same (a repeated request)."""
+        try:
+            return self._files.read(directory, name).data == data
+        except FileNotFoundError:
+            return False
+
+    def _discard(self, staged: str) -> None:
+        with contextlib.suppress(OSError):
+            self._control.remove_file(staged)

@@ -1,0 +1,236 @@
+"""What waits and what runs, over all owners: the next task for a worker, and the questions about both.
+
+Owns the choice of the next task. Refuses to look at records that the names in the control directory already
+rule out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from stores.files.lease.births import Births
+from stores.files.lease.control import Control
+from stores.files.lease.entries import Entries, Entry
+from stores.files.lease.names import EntryName, life_of
+from stores.files.lease.ownership import EntryLease, Grabbed, Ownership
+from stores.files.lease.queue import Queue
+from stores.files.lease.records import Records
+from task_tracker.clock import Clock
+from task_tracker.errors import CorruptRecord
+from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.store import Cursor, Stored, Workload
+
+__all__ = ["Work"]
+
+_CROWDED_TRIES: Final = 5
+
+
+class Work:
+    """The tasks of one control directory."""
+
+    def __init__(
+        self,
+        control: Control,
+        births: Births,
+        entries: Entries,
+        records: Records,
+        ownership: Ownership,
+        queue: Queue,
+        clock: Clock,
+    ) -> None:
+        self._control = control
+        self._births = births
+        self._entries = entries
+        self._records = records
+        self._ownership = ownership
+        self._queue = queue
+        self._clock = clock
+        self._types: dict[str, str] = {}
+
+    # ---- the next task -------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        task_types: Sequence[tuple[str, int]],
+        holder: str,
+        max_running: Mapping[str, int],
+        *,
+        count_attempt: bool,
+    ) -> tuple[EntryLease, Stored] | None:
+        """Take the next task of these types; None if there is none, or no room for more of them."""
+        self.promote()
+        limits = {kind: max_running[kind] for kind, _ in task_types if kind in max_running}
+        patience = self._ownership.patience()
+        for _ in range(_CROWDED_TRIES):
+            running = self._running_types() if limits else {}
+            kinds = [kind for kind in task_types if running.get(kind[0], 0) < limits.get(kind[0], 1 << 62)]
+            crowded = False
+            for _, path, name in self._queue.next(kinds):
+                grabbed = self._grab(path, name, kinds)
+                if grabbed is None:
+                    continue
+                limit = limits.get(grabbed.record.task_type)
+                # Counted again with our own entry among the leases: of two who come at once, each sees the other.
+                if (
+                    limit is not None
+                    and self._running_types(grabbed.entry).get(grabbed.record.task_type, 0) >= limit
+                ):
+                    self._ownership.settle(grabbed)
+                    crowded = True
+                    break
+                claimed = self._ownership.begin(grabbed, holder, count_attempt=count_attempt)
+                if claimed is not None:
+                    return claimed
+            if not crowded or not patience.wait():
+                return None
+        return None
+
+    def _grab(self, path: str, name: EntryName, kinds: Sequence[tuple[str, int]]) -> Grabbed | None:
+        """Grab a waiting task; None if somebody was quicker, or if it is not what it looked like."""
+        entry = self._entries.grab(path, name)
+        if entry is None:
+            return None
+        grabbed = self.judged(entry)
+        if grabbed is None:
+            return None
+        record = grabbed.record
+        if (record.task_type, record.handler_version) not in kinds or record.status is not TaskStatus.PENDING:
+            self._ownership.settle(grabbed)
+            return None
+        return grabbed
+
+    def judged(self, entry: Entry) -> Grabbed | None:
+        """Read the record of an entry that was grabbed by its name alone; None if it is for nothing."""
+        key = self._births.key_of(entry.path, entry.name)
+        if key is None:
+            self._ownership.leave(entry)  # doctor knows how to find its record
+            return None
+        with contextlib.suppress(CorruptRecord):  # it stays, and doctor reports it
+            return self._ownership.judged(entry, key)
+        return None
+
+    def promote(self, limit: int = 1000) -> int:
+        """Move tasks whose start time has come to where workers look; return how many."""
+        moved = 0
+        for _, path, name in self._queue.due():
+            if moved >= limit:
+                break
+            record = self._record(path, name)
+            if record is None or record.status is not TaskStatus.PENDING:
+                entry = self._entries.grab(path, name, short=True)
+                if entry is not None and (grabbed := self.judged(entry)) is not None:
+                    self._ownership.settle(grabbed)
+            elif self._control.move_home(path, self._control.ready_home(record, name)):
+                moved += 1
+        return moved
+
+    def _running_types(self, but: Entry | None = None) -> dict[str, int]:
+        """Return how many leases there are of each type, those that are being taken included."""
+        types: dict[str, str] = {}
+        counts: dict[str, int] = {}
+        for path, name in self._leases():
+            if name.short or (but is not None and name.token == but.name.token):
+                continue
+            text = str(name._replace(settled=True))
+            task_type = self._types.get(text)
+            if task_type is None:
+                record = self._record(path, name)
+                task_type = "" if record is None else record.task_type
+            types[text] = task_type
+            counts[task_type] = counts.get(task_type, 0) + 1
+        self._types = types  # a name never comes back, so what it means is final
+        return counts
+
+    # ---- questions -----------------------------------------------------------------------------------
+
+    def unclaimed(
+        self, task_types: Sequence[tuple[str, int]] | None, older_than_seconds: float, limit: int
+    ) -> Sequence[Stored]:
+        """Return waiting tasks, oldest first."""
+        now_ns = self._control.now_ns() if older_than_seconds > 0 else 0
+        found: list[Stored] = []
+        for path, name in heapq.nsmallest(
+            1 << 62 if task_types is not None else limit,
+            (
+                (path, name)
+                for path, name in self._waiting(task_types)
+                if not now_ns or self._is_old(path, name, now_ns, older_than_seconds)
+            ),
+            key=lambda place: place[1].sort,
+        ):
+            stored = self._stored(path, name)
+            if stored is None or stored.record.status is not TaskStatus.PENDING:
+                continue
+            if task_types is None or (stored.record.task_type, stored.record.handler_version) in task_types:
+                found.append(stored)
+                if len(found) == limit:
+                    break
+        return sorted(found, key=lambda stored: Cursor.of(stored.record))
+
+    def _is_old(self, path: str, name: EntryName, now_ns: int, seconds: float) -> bool:
+        """Tell whether an entry has not moved for so long, by the file server's clock."""
+        created_ns = int(name.sort) * 1000
+        if 0 <= now_ns - created_ns < seconds * 1e9:
+            return False  # younger than that; it need not be looked at
+        try:
+            return now_ns - self._control.mtime_ns(path) >= seconds * 1e9
+        except FileNotFoundError:
+            return False
+
+    def workload(self) -> Workload:
+        """Return what waits and what runs."""
+        now = self._control.now_ns() / 1e9
+        waiting = [name.created_at for _, name in self._waiting(None)]
+        running = []
+        for path, name in self._leases():
+            with contextlib.suppress(FileNotFoundError, CorruptRecord):
+                record = self._record(path, name)
+                if record is not None and record.status in (TaskStatus.RUNNING, TaskStatus.CANCELLING):
+                    running.append(record.started_at or record.updated_at)
+        return Workload(
+            len(waiting),
+            len(running),
+            max(0.0, now - min(waiting, default=now)),
+            max(0.0, now - min(running, default=now)),
+        )
+
+    def _waiting(self, task_types: Sequence[tuple[str, int]] | None) -> Iterator[tuple[str, EntryName]]:
+        if task_types is None:
+            for shard in self._control.shard_names():
+                directory = f"{self._control.idle}/{shard}"
+                for text in self._control.names(directory):
+                    name = EntryName.parse(text)
+                    if name is not None:
+                        yield f"{directory}/{text}", name
+            kinds = self._queue.kinds()
+        else:
+            kinds = [self._control.kind_directory(*kind) for kind in dict.fromkeys(task_types)]
+        for kind in kinds:
+            for _, path, name in self._queue.all_ready(kind):
+                yield path, name
+        for _, path, name in self._queue.all_later():
+            yield path, name
+
+    def _leases(self) -> Iterator[tuple[str, EntryName]]:
+        for shard in self._control.shard_names():
+            directory = f"{self._control.leases}/{shard}"
+            for text in self._control.names(directory):
+                name = EntryName.parse(text)
+                if name is not None:
+                    yield f"{directory}/{text}", name
+
+    def _stored(self, path: str, name: EntryName) -> Stored | None:
+        """Return the record of an entry; None if it has none, or one of another life."""
+        key = self._births.key_of(path, name)
+        try:
+            stored = None if key is None else self._records.load(key)
+        except CorruptRecord:
+            return None
+        return stored if stored is not None and life_of(stored.record) == name.life else None
+
+    def _record(self, path: str, name: EntryName) -> TaskRecord | None:
+        stored = self._stored(path, name)
+        return None if stored is None else stored.record

@@ -1,0 +1,153 @@
+"""Who holds what, and what waits for a holder: the books that the memory store keeps beside its records.
+
+Owns leases, their heartbeats and the order of waiting tasks. Refuses to change records or to lock: the store
+calls under its own lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from task_tracker import transitions
+from task_tracker.errors import LeaseHeld, LeaseLost
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.store import Lease, Version
+
+__all__ = ["Evidence", "Hold", "Holds", "Waiting"]
+
+_HELD_BY_SOMEBODY = (TaskStatus.RUNNING, TaskStatus.CANCELLING)
+
+
+@dataclasses.dataclass(slots=True)
+class Hold:
+    """A lease with the monotonic times of its last heartbeat and of its claim."""
+
+    lease: Lease
+    beat: float
+    since: float
+
+
+class Evidence(NamedTuple):
+    """What was seen of an expired lease: its token and heartbeat, or the version of a record without a holder."""
+
+    token: str | None
+    beat: float
+    version: Version
+
+
+class Holds:
+    """Leases by task, and the records that run although nobody holds them: these expire as well."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._lease_seconds = lease_seconds
+        self.expire = not math.isinf(lease_seconds)
+        self._holds: dict[TaskKey, Hold] = {}
+        self._unheld: dict[TaskKey, float] = {}
+
+    def find(self, key: TaskKey) -> Hold | None:
+        """Return who holds the task, or None."""
+        return self._holds.get(key)
+
+    def current(self, lease: Lease) -> Hold:
+        """Return the hold that ``lease`` stands for. Raises LeaseLost, and marks the lease, if there is none."""
+        hold = self._holds.get(lease.key)
+        if lease.lost.is_set() or hold is None or hold.lease.token != lease.token:
+            lease.lost.set()
+            raise LeaseLost(
+                f"the lease of task {lease.key.task_id} (epoch {lease.epoch}, {lease.holder}) is somebody else's "
+                "now; stop working on it"
+            )
+        return hold
+
+    def take(self, lease: Lease, now: float) -> None:
+        """Note that ``lease`` holds its task from now on; whoever held it before has lost it."""
+        before = self._holds.get(lease.key)
+        if before is not None:
+            before.lease.lost.set()
+        self._unheld.pop(lease.key, None)
+        self._holds[lease.key] = Hold(lease, now, before.since if before is not None else now)
+
+    def drop(self, key: TaskKey) -> None:
+        """Note that nobody holds the task any more."""
+        self._holds.pop(key, None)
+        self._unheld.pop(key, None)
+
+    def wrote(self, record: TaskRecord, now: float) -> None:
+        """Note a write: one that leaves a task running that nobody holds counts as a heartbeat."""
+        if record.key in self._holds:
+            return
+        if record.status in _HELD_BY_SOMEBODY:
+            self._unheld[record.key] = now
+        else:
+            self._unheld.pop(record.key, None)
+
+    def check_free(self, record: TaskRecord, now: float, *, claim: bool = False) -> None:
+        """Raise LeaseHeld if somebody holds the task; to who wants to ``claim`` it, also if it merely runs."""
+        hold = self._holds.get(record.key)
+        if hold is not None:
+            holder, beat = hold.lease.holder, hold.beat
+        elif claim and record.status in _HELD_BY_SOMEBODY:
+            holder = record.attempt.holder if record.attempt is not None else ""
+            beat = self._unheld.get(record.key, math.nan)
+        else:
+            return
+        age = None if math.isnan(beat) else now - beat
+        heard = "" if age is None else f", last heard of {age:.0f} s ago"
+        raise LeaseHeld(
+            f"task {record.task_id} is held by {holder or 'nobody known'}{heard}; wait until it ends, is released "
+            "or its lease has expired",
+            holder=holder,
+            heartbeat_age_seconds=age,
+        )
+
+    def silent(self, now: float) -> Iterator[tuple[float, TaskKey, str | None]]:
+        """Iterate over what has expired: last heartbeat, task and token (None: nobody holds it)."""
+        for key, hold in self._holds.items():
+            if now - hold.beat > self._lease_seconds:
+                yield hold.beat, key, hold.lease.token
+        for key, beat in self._unheld.items():
+            if now - beat > self._lease_seconds:
+                yield beat, key, None
+
+    def is_still(self, key: TaskKey, evidence: Evidence, version: Version) -> bool:
+        """Tell whether nothing has moved since ``evidence`` was seen."""
+        hold = self._holds.get(key)
+        if evidence.token is None or hold is None:
+            return evidence.token is None and hold is None and evidence.version == version
+        return (hold.lease.token, hold.beat) == (evidence.token, evidence.beat)
+
+    def by_type(self, type_of: Callable[[TaskKey], str]) -> Counter[str]:
+        """Return how many leases there are of each task type."""
+        return Counter(type_of(key) for key in self._holds)
+
+
+class Waiting:
+    """Pending tasks that a handler is to work on, per type and version, in the order in which they are claimed."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, int], list[tuple[tuple[int, float, str], TaskKey]]] = {}
+
+    def add(self, record: TaskRecord) -> None:
+        """Add ``record`` if it waits for a handler."""
+        if record.status is TaskStatus.PENDING and record.handler_version is not None:
+            kind = record.task_type, record.handler_version
+            insort(self._places.setdefault(kind, []), (transitions.claim_order(record), record.key))
+
+    def remove(self, record: TaskRecord) -> None:
+        """Remove ``record``, as it was when it was added, if it is there."""
+        if record.status is not TaskStatus.PENDING or record.handler_version is None:
+            return
+        kind = record.task_type, record.handler_version
+        places = self._places[kind]
+        del places[bisect_left(places, (transitions.claim_order(record), record.key))]
+        if not places:
+            del self._places[kind]
+
+    def first(self, kind: tuple[str, int], suits: Callable[[TaskKey], bool]) -> list[tuple[object, TaskKey]]:
+        """Return the first task of ``kind`` that suits, with its place: one or none."""
+        return next(([place] for place in self._places.get(kind, ()) if suits(place[1])), [])

@@ -1,0 +1,236 @@
+"""Stores whose leases are wrong in one way each, with the test of the contract that must catch it."""
+
+import dataclasses
+import threading
+
+from stores.memory import InMemoryTaskStore
+from stores.memory_holds import Evidence
+from task_tracker import transitions
+from task_tracker.errors import LeaseHeld, LeaseLost
+from task_tracker.records import Attempt, TaskStatus
+from task_tracker.store import Expired
+from tests.contract.wrong_stores import caught_by, pause
+
+# ---- whose lease it is -----------------------------------------------------------------------------------
+
+
+@caught_by("test_old_holder_can_do_nothing_any_more", name="commit", count_attempt=True)
+@caught_by("test_old_holder_can_do_nothing_any_more", name="renew", count_attempt=False)
+@caught_by("test_old_holder_can_do_nothing_any_more", name="complete", count_attempt=True)
+@caught_by("test_one_of_many_takes_over_while_the_old_holder_wakes_up")
+class KnowsHoldersByName(InMemoryTaskStore):
+    """The stable name of a process, and whatever lease it has now."""
+
+    def _as_named(self, lease):
+        hold = self._holds.find(lease.key)
+        if hold is not None and not lease.lost.is_set():
+            return dataclasses.replace(lease, token=hold.lease.token)
+        return lease
+
+    def renew(self, lease):
+        super().renew(self._as_named(lease))
+
+    def commit(self, lease, record):
+        return super().commit(self._as_named(lease), record)
+
+    def release(self, lease, record):
+        return super().release(self._as_named(lease), record)
+
+    def end(self, lease, record):
+        return super().end(self._as_named(lease), record)
+
+
+@caught_by("test_old_holder_can_do_nothing_any_more", name="commit", count_attempt=True)
+@caught_by("test_writes_of_the_old_holder_race_the_take_over")
+class CommitsAfterTheTakeOver(InMemoryTaskStore):
+    """Looks at the lease, and writes when somebody else may have it."""
+
+    def commit(self, lease, record):
+        with self._lock:
+            if lease.lost.is_set():
+                raise LeaseLost("lost")
+            old = self._records[lease.key].record
+            attempt = Attempt(lease.epoch, lease.token, lease.holder, lease.attempt_count)
+        pause()
+        with self._lock:
+            return self._write(transitions.under_intent(record, None), attempt, old)
+
+
+@caught_by("test_lease_that_was_declared_lost_writes_nothing")
+class IgnoresThatALeaseWasGivenUp(InMemoryTaskStore):
+    def _held(self, lease):
+        return super()._held(dataclasses.replace(lease, lost=threading.Event()))
+
+
+@caught_by("test_released_task_is_anybody_s")
+class KeepsReleasedLeases(InMemoryTaskStore):
+    def release(self, lease, record):
+        hold = self._holds.find(lease.key)
+        stored = super().release(lease, record)
+        assert hold is not None
+        self._holds._holds[lease.key] = hold
+        return stored
+
+
+# ---- epochs ----------------------------------------------------------------------------------------------
+
+
+@caught_by("test_epoch_grows_with_every_claim_and_never_resets")
+@caught_by("test_attempt_is_set_by_the_store")
+class NeverRaisesTheEpoch(InMemoryTaskStore):
+    def _attempt(self, record, holder, count_attempt):
+        return dataclasses.replace(super()._attempt(record, holder, count_attempt), epoch=0)
+
+
+@caught_by("test_taker_that_falls_silent_is_taken_over")
+class ForgetsEpochsThatWereNotWritten(InMemoryTaskStore):
+    def _attempt(self, record, holder, count_attempt):
+        attempt = super()._attempt(record, holder, count_attempt)
+        return dataclasses.replace(attempt, epoch=record.attempt.epoch + 1)
+
+
+@caught_by("test_claim_on_behalf_counts_no_attempt_and_leaves_the_state")
+@caught_by("test_who_only_settles_counts_no_attempt")
+class CountsEveryClaim(InMemoryTaskStore):
+    def _attempt(self, record, holder, count_attempt):
+        return super()._attempt(record, holder, True)
+
+
+@caught_by("test_what_callers_say_of_attempts_is_replaced")
+class BelievesWhatCallersSayOfAttempts(InMemoryTaskStore):
+    def _write(self, record, attempt, old):
+        return self._put(record)
+
+
+# ---- claims ----------------------------------------------------------------------------------------------
+
+
+@caught_by("test_one_of_many_threads_claims", count_attempt=True)
+@caught_by("test_each_task_is_claimed_once")
+class LooksThenClaims(InMemoryTaskStore):
+    def claim(self, key=None, *, holder, task_types=(), max_running=None, count_attempt=True):
+        with self._lock:
+            if key is None:
+                key = self._next(task_types, max_running)
+                if key is None:
+                    return None
+            record = self._find(key).record
+            self._holds.check_free(record, 0.0, claim=True)
+        pause()
+        with self._lock:
+            attempt = self._attempt(record, holder, True)
+            return self._take(transitions.claimed(record, self._clock.now(), attempt), attempt)
+
+
+@caught_by("test_task_that_is_held_is_not_updated", silent=False)
+@caught_by("test_record_that_has_ended_is_not_updated", status=TaskStatus.FAILED, made_by="create")
+class LetsAnybodyUpdate(InMemoryTaskStore):
+    def update(self, record, *, expected):
+        with self._lock:
+            old = self._find(record.key).record
+            return self._write(record, transitions.next_attempt(old.attempt, self._clock.new_token()), old)
+
+
+@caught_by("test_task_that_is_held_is_not_claimed", silent=False, count_attempt=True)
+class DoesNotSayWhoHoldsIt(InMemoryTaskStore):
+    def claim(self, key=None, **asked):
+        try:
+            return super().claim(key, **asked)
+        except LeaseHeld as error:
+            raise LeaseHeld("held") from error
+
+
+@caught_by("test_next_is_the_highest_priority_then_the_oldest")
+class IgnoresPriorities(InMemoryTaskStore):
+    def create(self, record):
+        return super().create(record.changed(priority=None))
+
+
+@caught_by("test_no_more_run_than_are_allowed")
+class HasNoLimits(InMemoryTaskStore):
+    def _next(self, task_types, max_running):
+        return super()._next(task_types, None)
+
+
+# ---- expiry and take-over ----------------------------------------------------------------------------------
+
+
+@caught_by("test_holder_that_has_moved_is_left_alone", name="renew")
+@caught_by("test_holder_that_has_moved_is_left_alone", name="release")
+@caught_by("test_scan_of_another_attempt_or_life_is_void", then="claimed again")
+@caught_by("test_second_reconciler_with_the_same_scan_comes_too_late")
+class RescuesByIdOnly(InMemoryTaskStore):
+    def take_over(self, expired, *, holder, count_attempt=True):
+        stored = self._records.get(expired.record.key)
+        if stored is None or stored.record.status.is_terminal:
+            return None
+        hold = self._holds.find(expired.record.key)
+        token, beat = (hold.lease.token, hold.beat) if hold is not None else (None, 0.0)
+        now = Expired(stored.record, expired.holder, 0.0, Evidence(token, beat, stored.version))
+        return super().take_over(now, holder=holder, count_attempt=count_attempt)
+
+
+@caught_by("test_task_that_runs_without_a_holder_expires", status=TaskStatus.RUNNING, made_by="create")
+class OverlooksWhatNobodyHolds(InMemoryTaskStore):
+    def expired(self, *, limit=1000):
+        return [found for found in super().expired(limit=limit) if found.holder is not None]
+
+
+@caught_by("test_clock_of_a_host_that_is_wrong_makes_nothing_expire", seconds=3600.0, whose="rescuer")
+@caught_by("test_clock_of_a_host_that_is_wrong_makes_nothing_expire", seconds=-3600.0, whose="holder")
+class JudgesByTheWallClock(InMemoryTaskStore):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._clock.monotonic = self._clock.now  # type: ignore[method-assign]
+
+
+@caught_by("test_heartbeats_keep_a_lease")
+class DoesNotHearHeartbeats(InMemoryTaskStore):
+    def renew(self, lease):
+        with self._lock:
+            self._holds.current(lease)
+
+
+@caught_by("test_longest_silent_first")
+class ListsTheYoungestFirst(InMemoryTaskStore):
+    def expired(self, *, limit=1000):
+        return super().expired()[::-1][:limit]
+
+
+# ---- cancelling ------------------------------------------------------------------------------------------
+
+
+@caught_by("test_commit_does_not_lose_the_wish")
+class LosesTheWishAtACommit(InMemoryTaskStore):
+    def commit(self, lease, record):
+        transitions.check_commit(record, lease.key)
+        with self._lock:
+            old = self._held(lease)
+            return self._write(
+                record, Attempt(lease.epoch, lease.token, lease.holder, lease.attempt_count), old
+            )
+
+
+@caught_by("test_released_task_ends_cancelled")
+@caught_by("test_wish_that_races_a_release_is_kept")
+class OffersCancelledTasksAgain(InMemoryTaskStore):
+    def release(self, lease, record):
+        with self._lock:
+            old = self._records[lease.key].record
+            if old.status is TaskStatus.CANCELLING:
+                self._put(old.changed(status=TaskStatus.RUNNING))
+        return super().release(lease, record)
+
+
+@caught_by("test_holder_is_told_at_its_next_heartbeat")
+class TellsNobody(InMemoryTaskStore):
+    def request_cancel(self, key):
+        hold = self._holds.find(key)
+        stored = super().request_cancel(key)
+        if hold is not None:
+            hold.lease.cancel_requested.clear()
+        return stored
+
+    def renew(self, lease):
+        with self._lock:
+            self._holds.current(lease).beat = self._clock.monotonic()
