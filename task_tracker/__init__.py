@@ -36,8 +36,10 @@ from task_tracker.instance import (
     set_task_tracker,
 )
 from task_tracker.listing import TaskPage
+from task_tracker.reconciler import Reconciled
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.retention import Retention
+from task_tracker.store import Finding, Lease
 from task_tracker.tracker import TaskTracker
 
 if TYPE_CHECKING:
@@ -50,10 +52,13 @@ __all__ = [
     "Attempt",
     "CapabilityMissing",
     "CorruptRecord",
+    "Finding",
     "InvalidTaskId",
     "InvalidTransition",
+    "Lease",
     "LeaseHeld",
     "LeaseLost",
+    "Reconciled",
     "Retention",
     "SettingsError",
     "StorageConfig",

@@ -177,13 +177,19 @@ class Reconciler(Duty):
         if taken is None:
             return None
         lease, (record, _) = taken
-        # The one that stopped is named, not this one.
         ended = transitions.abandoned(
-            record.changed(attempt=expired.record.attempt),
-            self._clock.now(),
-            cancel_requested=lease.cancel_requested.is_set(),
+            record, self._clock.now(), cancel_requested=lease.cancel_requested.is_set()
         )
-        return self._end(lease, ended, mark)
+        stored = self._end(lease, ended, mark)
+        # Said here alone: the record's error is for everybody, and the attempt is the one that ended it.
+        _log.info(
+            "task %s was held by %s, last heard of %.0f s before",
+            record.task_id,
+            expired.holder or "nobody known",
+            expired.heartbeat_age_seconds,
+            extra={"event": "holder_lost", "task_id": record.task_id, "holder": expired.holder},
+        )
+        return stored
 
     def _give_up(self, waiting: Stored) -> TaskRecord | None:
         """End a pending task that nobody came for; None if somebody did, or a handler is to."""

@@ -524,7 +524,9 @@ def lease_terms(lease_seconds: float, heartbeat_seconds: float | None) -> tuple[
         return lease_seconds, lease_seconds / defaults.HEARTBEATS_PER_LEASE
     if not heartbeat_seconds > 0:
         raise SettingsError(f"heartbeat_seconds is {heartbeat_seconds!r}; give a positive number of seconds")
-    if heartbeat_seconds * defaults.HEARTBEATS_PER_LEASE > lease_seconds * (1 + 1e-9):  # a third may be rounded up
+    if heartbeat_seconds * defaults.HEARTBEATS_PER_LEASE > lease_seconds * (
+        1 + 1e-9
+    ):  # a third may be rounded up
         raise SettingsError(
             f"heartbeat_seconds is {heartbeat_seconds:g} and lease_seconds {lease_seconds:g}; a lease needs at "
             f"least {defaults.HEARTBEATS_PER_LEASE} heartbeats, so that one that comes late does not lose it"

@@ -170,10 +170,8 @@ def abandoned(record: TaskRecord, now: float, *, cancel_requested: bool = False)
     """
     if record.status is TaskStatus.CANCELLING or (cancel_requested and record.status.is_active):
         return cancelled(record, now)
-    holder = record.attempt.holder if record.attempt is not None else "unknown"
-    return failed(
-        record, now, redact_text(f"the process that held it ({holder}) stopped"), error_code="holder_lost"
-    )
+    # Who that was is in the attempt; the error is shown to everybody.
+    return failed(record, now, "the process that worked on it stopped", error_code="holder_lost")
 
 
 def never_started(record: TaskRecord, now: float) -> TaskRecord:

@@ -32,10 +32,7 @@ UNORDERED: Final = ".unordered"
 FIRST_BATCH: Final = 64
 LARGEST_BATCH: Final = 1024
 _LAST_MILLISECOND: Final = 2**48 - 1
-MAX_ROUNDS: Final = 20
-"""Against a directory that changes faster than it is read."""
-
-
+MAX_ROUNDS: Final = 20  # against a directory that changes faster than it is read
 _UNKNOWN: Final = FileVersion(b"", None, settled=False)
 
 
@@ -221,8 +218,11 @@ class OwnerIndex:
     def _check(self, task_id: str, look: Look) -> bool:
         """Read a record again unless it is proved to be the known one; False if it is not to be found."""
         known = self._versions[task_id]
+        name, told = self._name(task_id), look.signatures
         try:
-            if not known.settled or known.signature != self._signature_of(task_id, look):
+            if not known.settled or known.signature != (
+                self._backing.signature(self._directory, name) if told is None else told.get(name)
+            ):
                 self._read(task_id)
                 return True
         except FileNotFoundError:
@@ -239,19 +239,13 @@ class OwnerIndex:
         elif is_recent(task_id, self._backing.read_time_ns()):
             self._recent[task_id] = version
 
-    def _signature_of(self, task_id: str, look: Look) -> AnySignature | None:
-        """Return the signature of a record's file, without asking again if the listing told it."""
-        if look.signatures is not None:
-            return look.signatures.get(self._name(task_id))
-        return self._backing.signature(self._directory, self._name(task_id))
-
     def _deletions_changed(self, look: Look) -> bool:
         """Tell whether a record may have been deleted since this was last asked."""
         before = self._deletions
-        if look.signatures is not None:
-            self._deletions, certain = look.signatures.get(DELETED), True
-        else:
-            self._deletions, certain = self._backing.deletions(self._directory)
+        told = look.signatures
+        self._deletions, certain = (
+            self._backing.deletions(self._directory) if told is None else (told.get(DELETED), True)
+        )
         return not certain or self._deletions != before
 
     def _look_again(self, task_ids: Sequence[str]) -> None:

@@ -25,6 +25,21 @@ FORMAT_VERSION: Final = 1
 COARSEST_STAMP_SECONDS: Final = 2.0
 """FAT's time stamps; a lease must last several of them."""
 
+_REFUSALS: Final = frozenset(
+    {
+        errno.EEXIST,
+        errno.EINVAL,
+        errno.EMLINK,
+        errno.ENOENT,
+        errno.ENOSYS,
+        errno.ENOTEMPTY,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EXDEV,
+    }
+)
+"""What a system call says that is not what it should be."""
 _ONE_SHARD: Final = 1
 
 
@@ -114,8 +129,8 @@ class Ground:
                 try:
                     holds = check()
                 except OSError as error:
-                    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE):
-                        raise  # says nothing about what the file system can do
+                    if error.errno not in _REFUSALS:
+                        raise  # a full disk says nothing about what the file system can do
                     raise self._refusal(why, error.strerror or str(error)) from error
                 if not holds:
                     raise self._refusal(why, "it does not")
