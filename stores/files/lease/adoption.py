@@ -16,7 +16,7 @@ from stores.files.lease.control import Control
 from stores.files.lease.entries import Entries
 from stores.files.lease.records import Records
 from task_tracker.clock import Clock
-from task_tracker.errors import TaskTrackerError
+from task_tracker.errors import StoreUnavailable, TaskTrackerError
 from task_tracker.records import TaskKey
 
 __all__ = ["Adoption"]
@@ -78,7 +78,10 @@ class Adoption:
                 continue
             for task_id in active:
                 try:
-                    adopted += self._adopt(TaskKey(account_id, user_id, task_id))
+                    done = self._adopt(TaskKey(account_id, user_id, task_id))
+                    if done is None:
+                        failed.append(StoreUnavailable("its directories change all the time"))
+                    adopted += bool(done)
                 except (OSError, TaskTrackerError) as error:
                     _log.warning(
                         "task %s of %s/%s could not be adopted: %s",
@@ -91,7 +94,7 @@ class Adoption:
                     failed.append(TaskTrackerError(str(error)))
         return adopted, len(failed)
 
-    def _adopt(self, key: TaskKey) -> bool:
+    def _adopt(self, key: TaskKey) -> bool | None:
         record = self._records.read(key)
         if record is None or not record.status.is_active or self._entries.find(record) is not None:
             return False

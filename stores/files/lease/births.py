@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from stores.files.backing import SETTLED_NS
 from stores.files.lease.announcements import Announcements
 from stores.files.lease.control import KEY, Control
 from stores.files.lease.entries import Entries
@@ -23,6 +24,7 @@ from task_tracker.records import TaskKey, TaskRecord
 __all__ = ["Births", "Fenced"]
 
 RECORD_SUFFIX: Final = ".rec"
+_STILL_TRIES: Final = 10
 
 
 class Fenced(Exception):  # not an error: the creator starts again
@@ -202,12 +204,15 @@ class Births:
 
     # ---- adoption ------------------------------------------------------------------------------------
 
-    def adopt(self, record: TaskRecord) -> bool:
-        """Give an active record without an entry one; False if that was done by somebody else.
+    def adopt(self, record: TaskRecord) -> bool | None:
+        """Give an active record without an entry one; False if it has one, None if that cannot be told just now.
 
         The marker is linked once for each state in which a record may be found without an entry, and elects
         the adopter.
         """
+        absent = self._lacks_entry(record)
+        if not absent:
+            return absent
         token = self._entries.new_token(short=False)
         epoch = record.attempt.epoch if record.attempt is not None else 0
         name = EntryName.of(record, epoch, token)
@@ -235,3 +240,14 @@ class Births:
         finally:
             with contextlib.suppress(OSError):
                 self._control.remove_file(staged)
+
+    def _lacks_entry(self, record: TaskRecord) -> bool | None:
+        """Tell whether a record may be adopted; None if that cannot be told just now."""
+        if life_of(record) == LEGACY and (record.attempt is None or record.attempt.epoch == 0):
+            return True  # whoever gave it an entry was elected by the marker
+        for _ in range(_STILL_TRIES):
+            absent = self._entries.is_absent(record)
+            if absent is not None:
+                return absent
+            self._ops.pause(SETTLED_NS / 1e9)
+        return None

@@ -12,6 +12,7 @@ import errno
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from stores.files.backing import SETTLED_NS
 from stores.files.lease.control import CANCEL, KEY, STAGE, Control
 from stores.files.lease.names import SHORT_TOKEN, EntryName
 from task_tracker.clock import Clock
@@ -117,8 +118,7 @@ class Entries:
     def find(self, record: TaskRecord) -> tuple[str, EntryName] | None:
         """Return path and name of the entry of ``record``'s life, the highest epoch if there are two.
 
-        Looks where it should be first. An entry that moves while all places are listed may be missed: only
-        two looks without a trace mean that there is none.
+        Looks where it should be first. An entry that moves while all places are listed may be missed.
         """
         attempt = record.attempt
         if attempt is not None:
@@ -152,21 +152,53 @@ class Entries:
         due = record.not_before is not None and record.not_before <= self._clock.now()
         return homes[-1] if due else homes[0]
 
+    def is_absent(self, record: TaskRecord) -> bool | None:
+        """Tell whether ``record`` has no entry for certain; None if that cannot be told just now.
+
+        A listing can miss an entry that moves while it is read. So the directories it could move between must
+        have stood still, by their own time stamps, from before they were listed until afterwards. ``new/`` is
+        listed before that: what leaves it meanwhile is found where it went.
+        """
+        name = EntryName.of(record, 0, "0")
+        if any(True for _ in self._named(self._control.new, record, name)):
+            return False
+        places = self._places(record, name)
+        before = [self._stamp(place) for place in places]
+        now_ns = self._control.now_ns()
+        if any(True for place in places for _ in self._named(place, record, name)):
+            return False
+        still = all(stamp is None or now_ns - stamp >= SETTLED_NS for stamp in before)
+        return True if still and [self._stamp(place) for place in places] == before else None
+
+    def _stamp(self, directory: str) -> int | None:
+        try:
+            return self._control.mtime_ns(directory)
+        except FileNotFoundError:
+            return None
+
     def _search(self, record: TaskRecord, name: EntryName) -> Iterator[tuple[str, EntryName]]:
+        for place in (self._control.new, *self._places(record, name)):
+            yield from self._named(place, record, name)
+
+    def _places(self, record: TaskRecord, name: EntryName) -> list[str]:
+        """Return the directories between which the entry of ``record`` moves, but for ``new/``."""
         shard = self._control.shard(name)
-        places = [self._control.new, f"{self._control.idle}/{shard}"]
+        places = [f"{self._control.idle}/{shard}"]
         if record.handler_version is not None:
             places.append(self._control.later_home(record, name).rpartition("/")[0])
             places.append(self._control.ready_home(record, name).rpartition("/")[0])
-        for place in (*places, f"{self._control.leases}/{shard}"):
-            for text in self._control.names(place):
-                found = EntryName.parse(text)
-                if found is None or not found.is_of(name):
-                    continue
-                # What an adopter makes before it is elected is no entry yet, and never becomes one if it loses.
-                waits = place != self._control.new or found.token == found.life
-                if waits or self._control.is_elected(record.key, found):
-                    yield f"{place}/{text}", found
+        return [*places, f"{self._control.leases}/{shard}"]
+
+    def _named(self, place: str, record: TaskRecord, name: EntryName) -> Iterator[tuple[str, EntryName]]:
+        """Iterate over the entries in a directory that are of the same life as ``name``."""
+        for text in self._control.names(place):
+            found = EntryName.parse(text)
+            if found is None or not found.is_of(name):
+                continue
+            # What an adopter makes before it is elected is no entry yet, and never becomes one if it loses.
+            waits = place != self._control.new or found.token == found.life
+            if waits or self._control.is_elected(record.key, found):
+                yield f"{place}/{text}", found
 
     # ---- letting go ----------------------------------------------------------------------------------
 

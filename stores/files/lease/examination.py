@@ -109,7 +109,7 @@ class Examination:
             return
         self._active[key] = record
         if self._entries.find(record) is None and self._records.read(key) == record:
-            fixed = self._fix and self._births.adopt(record)
+            fixed = self._fix and self._births.adopt(record) is True
             yield Finding(
                 "record_without_entry",
                 path,
