@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import importing, life, listing, reading
+from benchmarks import importing, leases, life, listing, reading
 from benchmarks.measure import Row, file_system
 
 SCRATCH = Path(__file__).resolve().parent.parent / ".bench"
@@ -23,6 +23,7 @@ def main() -> int:
         ("get", lambda: reading.rows(SCRATCH, memory_disk)),
         ("life", lambda: life.rows(SCRATCH, memory_disk)),
         ("listing", lambda: listing.rows(SCRATCH, memory_disk)),
+        ("leases", lambda: leases.rows(SCRATCH, memory_disk)),
     ]
     asked = sys.argv[1:] or [name for name, _ in parts]
     missed = 0

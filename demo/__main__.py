@@ -10,6 +10,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+from demo.lease_story import LeaseStory
 from demo.processes import DemoFailed, Stage
 from demo.screen import Screen
 from demo.story import Story
@@ -50,6 +51,7 @@ def _run(screen: Screen, pace: float) -> int:
     try:
         try:
             Story(stage, screen, pace=pace).tell()
+            LeaseStory(stage, screen, pace=pace).tell()
         except DemoFailed as failure:
             screen.problem(f"\nFAILED: {failure}")
             for line in stage.logs():

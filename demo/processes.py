@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,10 +34,14 @@ class DemoFailed(Exception):
 class ServerProcess:
     """One running server, and how it is asked."""
 
-    def __init__(self, name: str, root: Path, logs: Path, *, works: bool) -> None:
+    def __init__(
+        self, name: str, root: Path, logs: Path, *, works: bool, lease_seconds: float | None
+    ) -> None:
         self.name = name
         self._log = logs / f"{name}.log"
         command = [sys.executable, "-m", "demo.server", "--root", str(root)]
+        if lease_seconds is not None:
+            command += ["--lease-seconds", str(lease_seconds)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command + ["--work"] * works,
@@ -95,6 +100,14 @@ class ServerProcess:
         self._process.wait()
         self.let_go()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still, in the middle of whatever it does, and does not know it."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on as if nothing had been."""
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End it in an orderly way, or else kill it. Twice is safe."""
         self.let_go()
@@ -106,12 +119,16 @@ class ServerProcess:
 
     def let_go(self) -> None:
         """Ask it to end, by closing its input."""
+        self.thaw()
         if self._client is not None:
             self._client.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+    def has_logged(self, text: str) -> bool:
+        return self._log.exists() and text in self._log.read_text(errors="replace")
 
     def last_log_lines(self) -> list[str]:
         if not self._log.exists():
@@ -128,8 +145,9 @@ class Stage:
         self.root.mkdir()
         self._servers: list[ServerProcess] = []
 
-    def start(self, name: str, *, works: bool = False) -> ServerProcess:
-        server = ServerProcess(name, self.root, self.directory, works=works)
+    def start(self, name: str, *, works: bool = False, lease_seconds: float | None = None) -> ServerProcess:
+        """Start a server on the directory; with leases if ``lease_seconds`` is given."""
+        server = ServerProcess(name, self.root, self.directory, works=works, lease_seconds=lease_seconds)
         self._servers.append(server)
         return server
 
@@ -140,6 +158,12 @@ class Stage:
     def record_files(self) -> list[Path]:
         return sorted(self.root.glob(f"local/{ACCOUNT}/tasks/{USER}/*.json"))
 
+    def stop_all(self) -> None:
+        for server in self._servers:
+            server.let_go()
+        for server in self._servers:
+            server.stop()
+
     def logs(self) -> list[str]:
         return [
             f"{server.name}: {line}"
@@ -148,10 +172,7 @@ class Stage:
         ]
 
     def clear(self) -> None:
-        for server in self._servers:
-            server.let_go()
-        for server in self._servers:
-            server.stop()
+        self.stop_all()
         shutil.rmtree(self.directory, ignore_errors=True)
         if self.directory.exists():
             raise DemoFailed(f"{self.name} could not be removed; remove it by hand")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -19,7 +20,14 @@ from typing import Annotated, Any, Final
 import uvicorn
 from fastapi import Depends, FastAPI, Header, HTTPException
 
-from task_tracker import AsyncTaskTracker, InvalidTransition, StorageConfig, TaskRecord
+from task_tracker import (
+    AsyncTaskTracker,
+    InvalidTransition,
+    LeaseHeld,
+    LeaseLost,
+    StorageConfig,
+    TaskRecord,
+)
 from task_tracker.http import Identity, create_router
 
 ACCOUNT: Final = "acme"
@@ -30,15 +38,20 @@ STEPS: Final = ("reading", "summarising", "embedding", "archiving")
 UPDATES_PER_STEP: Final = 6
 LOOK_SECONDS: Final = 0.1
 
+log = logging.getLogger("demo")
+
 
 def who_is_asking(x_account: Annotated[str, Header()], x_user: Annotated[str, Header()]) -> Identity:
     """A real server checks a token here."""
     return Identity(x_account, x_user)
 
 
-def create_app(root: str, *, works: bool) -> FastAPI:
+def create_app(root: str, *, works: bool, lease_seconds: float | None) -> FastAPI:
     # All that the servers share is this directory.
-    config = StorageConfig(task_tracker={"backend": "persistent", "root": root})
+    settings: dict[str, Any] = {"backend": "persistent", "root": root}
+    if lease_seconds is not None:
+        settings |= {"backend": "lease", "lease_seconds": lease_seconds}
+    config = StorageConfig(task_tracker=settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -91,14 +104,22 @@ async def work_for_ever(tracker: AsyncTaskTracker) -> None:
 async def begin(tracker: AsyncTaskTracker, task: TaskRecord, running: set[asyncio.Task[None]]) -> None:
     try:
         await tracker.start(task.task_id, task.account_id, task.user_id)
-    except InvalidTransition:
-        return  # cancelled since it was listed
+    except (InvalidTransition, LeaseHeld):
+        return  # cancelled since it was listed, or another server was quicker
     work = asyncio.create_task(do(tracker, task))
     running.add(work)
     work.add_done_callback(running.discard)
 
 
 async def do(tracker: AsyncTaskTracker, task: TaskRecord) -> None:
+    """Work until the end, or until the task is somebody else's."""
+    try:
+        await take_the_steps(tracker, task)
+    except LeaseLost as error:
+        log.warning("LeaseLost: %s", error)
+
+
+async def take_the_steps(tracker: AsyncTaskTracker, task: TaskRecord) -> None:
     """The work: it sleeps, and tells how far it has got."""
     name = (task.task_id, task.account_id, task.user_id)
     updates = len(STEPS) * UPDATES_PER_STEP
@@ -132,8 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.server")
     parser.add_argument("--root", required=True)
     parser.add_argument("--work", action="store_true")
+    parser.add_argument("--lease-seconds", type=float)
     arguments = parser.parse_args()
-    app = create_app(arguments.root, works=arguments.work)
+    app = create_app(arguments.root, works=arguments.work, lease_seconds=arguments.lease_seconds)
     server = Server(
         uvicorn.Config(app, http="h11", ws="none", log_level="warning", timeout_graceful_shutdown=2)
     )

@@ -179,7 +179,7 @@ class Story:
         )
         self.screen.say(
             "What this backend does not do: notice that a process died in the middle of its work. Had B been "
-            "killed, its running tasks would have stayed `running`. That takes leases, which are another store."
+            "killed, its running tasks would have stayed `running`. That takes leases: see below."
         )
 
     # ---- asking and checking ---------------------------------------------------------------------------

@@ -90,7 +90,8 @@ class WriterLocks:
         """Give back what :meth:`acquire` returned."""
         try:
             # Before closing: a child that was forked meanwhile has the descriptor too.
-            unlock_descriptor(handle)
+            with contextlib.suppress(OSError):  # the write is done; closing unlocks as well
+                unlock_descriptor(handle)
         finally:
             self._handles.discard(handle)
             os.close(handle)
@@ -109,6 +110,9 @@ class WriterLocks:
                 if os.fstat(handle).st_nlink and (at_once or _is_at(path, handle)):
                     self._handles.add(handle)
                     return handle
+            except OSError as error:
+                os.close(handle)
+                raise unavailable("lock", path, error) from error
             except BaseException:
                 os.close(handle)
                 raise

@@ -15,9 +15,10 @@ from stores.files.lease.births import Births
 from stores.files.lease.control import Control
 from stores.files.lease.entries import Entries
 from stores.files.lease.records import Records
+from stores.files.lease.work import Work
 from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable, TaskTrackerError
-from task_tracker.records import TaskKey
+from task_tracker.records import TaskKey, TaskStatus
 
 __all__ = ["Adoption"]
 
@@ -36,6 +37,7 @@ class Adoption:
         records: Records,
         entries: Entries,
         births: Births,
+        work: Work,
         clock: Clock,
     ) -> None:
         self._control = control
@@ -43,6 +45,7 @@ class Adoption:
         self._records = records
         self._entries = entries
         self._births = births
+        self._work = work
         self._clock = clock
         self._marked = False
         self._due = clock.monotonic()
@@ -96,6 +99,12 @@ class Adoption:
 
     def _adopt(self, key: TaskKey) -> bool | None:
         record = self._records.read(key)
-        if record is None or not record.status.is_active or self._entries.find(record) is not None:
+        if record is None or not record.status.is_active:
             return False
-        return self._births.adopt(record)
+        place = self._entries.find(record)
+        if place is None:
+            return self._births.adopt(record)
+        path, name = place
+        if record.status is not TaskStatus.PENDING and path != self._control.lease(name):
+            return self._work.replaced(path, name, record)
+        return False

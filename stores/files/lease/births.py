@@ -14,7 +14,7 @@ import orjson
 
 from stores.files.backing import SETTLED_NS
 from stores.files.lease.announcements import Announcements
-from stores.files.lease.control import KEY, Control
+from stores.files.lease.control import KEY, Control, is_not_empty
 from stores.files.lease.entries import Entries
 from stores.files.lease.names import LEGACY, EntryName, announcement, life_of
 from task_tracker.codec import decode_record, encode_record
@@ -165,7 +165,12 @@ class Births:
         key = self.key_of(path, name)
         record = None if key is None else self._read(key)
         if record is not None and record.status.is_active and self._belongs(record, name):
-            return self._control.move_home(path, self._entries.home(record, name))
+            try:
+                return self._control.move_home(path, self._entries.home(record, name))
+            except OSError as error:
+                if not is_not_empty(error):
+                    raise
+                # A power cut left both names of a rename: the one that is where it belongs stays.
         self._entries.remove(path)
         return True
 

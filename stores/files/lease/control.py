@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 from typing import Final
 
 from stores.files.layout import encode_component
@@ -16,7 +17,7 @@ from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, READ_FLAGS, FileOps
 from task_tracker.errors import InvalidTaskId
 from task_tracker.records import TaskKey, TaskRecord
 
-__all__ = ["CANCEL", "PERIOD_SECONDS", "STAGE", "Control", "is_not_empty"]
+__all__ = ["CANCEL", "STAGE", "TICKS_PER_PERIOD", "TICKS_PER_SECOND", "Control", "is_not_empty"]
 
 STAGE: Final = "stage-"
 CANCEL: Final = "cancel"
@@ -24,10 +25,12 @@ KEY: Final = "key"
 """In an entry whose name is too short for the ids: the triple, as JSON."""
 
 _CHUNK: Final = 1 << 16
-PERIOD_SECONDS: Final = 600
-"""Of a backlog that grew for a day there are then 144 directories, each with at most 600 in it."""
+TICKS_PER_SECOND: Final = 10
+TICKS_PER_PERIOD: Final = 1000
+"""Waiting tasks lie in a directory for each tenth of a second, these in one for each 100 seconds: however large the
+backlog is, and however fast it grew, finding the next task lists a few hundred names."""
 _LARGEST_PRIORITY: Final = 10**9
-_LAST_PERIOD: Final = 99_999_999
+_LAST_PERIOD: Final = 999_999_999
 _BUCKET_TRIES: Final = 20
 
 
@@ -75,14 +78,15 @@ class Control:
     def ready_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for a worker: by type, priority and time of creation."""
         rank = _LARGEST_PRIORITY - max(-_LARGEST_PRIORITY, min(record.priority or 0, _LARGEST_PRIORITY))
-        period, second = _bucket(name.created_at)
+        period, tick = _bucket(int(name.sort) * TICKS_PER_SECOND // 1_000_000)
         kind = self.kind_directory(record.task_type, record.handler_version or 0)
-        return f"{self.ready}/{kind}/{rank:010d}.{period}/{second}/{name}"
+        return f"{self.ready}/{kind}/{rank:010d}.{period}/{tick}/{name}"
 
     def later_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for its start time."""
-        period, second = _bucket(-(-(record.not_before or 0) // 1))
-        return f"{self.later}/{period}/{second}/{name}"
+        # Rounded up: no task is ready before its time.
+        period, tick = _bucket(math.ceil((record.not_before or 0) * TICKS_PER_SECOND))
+        return f"{self.later}/{period}/{tick}/{name}"
 
     def marker(self, key: TaskKey, name: EntryName) -> str:
         """Return the file that says who adopted a record that had no entry at this epoch."""
@@ -256,7 +260,7 @@ def is_not_empty(error: OSError) -> bool:
     return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
 
-def _bucket(seconds: float) -> tuple[str, str]:
-    """Return ten minutes and second of a time as names that sort."""
-    period, rest = divmod(max(int(seconds), 0), PERIOD_SECONDS)
-    return f"{min(period, _LAST_PERIOD):08d}", f"{rest:03d}"
+def _bucket(ticks: int) -> tuple[str, str]:
+    """Return 100 seconds and tenth of a second of a time as names that sort."""
+    period, rest = divmod(max(ticks, 0), TICKS_PER_PERIOD)
+    return f"{min(period, _LAST_PERIOD):09d}", f"{rest:03d}"

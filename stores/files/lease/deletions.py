@@ -34,12 +34,15 @@ class Deletions:
         self._control = control
         self._clock = clock
         self._mark = mark
+        self._left: set[str] = set()
+        """Own announcements that could not be removed: they would stand in our own way."""
 
     def delete(self, key: TaskKey, path: str, check: Callable[[], bool]) -> bool:
         """Remove the record at ``path`` if ``check`` still says so; False if not. Raises Busy.
 
         ``check`` reads the record, and may raise. Raises FileNotFoundError if there is none.
         """
+        self._clear_left()
         task = digest(key) + "-"
         own = f"{task}{self._clock.new_token()}"
         directory = f"{self._control.deletes}/{own}"
@@ -57,8 +60,16 @@ class Deletions:
                 self._mark(f"{directory}/{DEAD}", key)
             return True
         finally:
+            self._left.add(own)
             with contextlib.suppress(OSError):
-                self._control.remove_directory(directory)
+                if self._control.remove_directory(directory):
+                    self._left.discard(own)
+
+    def _clear_left(self) -> None:
+        for name in list(self._left):
+            with contextlib.suppress(OSError):
+                if self.recover(name):
+                    self._left.discard(name)
 
     def _take(self, path: str, directory: str) -> None:
         """Move the record into our directory. Raises FileNotFoundError if there is none, Busy."""

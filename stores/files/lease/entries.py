@@ -61,18 +61,29 @@ class Entries:
         first = self._control.lease(claiming)
         if not self._control.moved(path, first):
             return None
-        if not self.purge(first):
-            return None
         settled = claiming._replace(settled=True)
         entry = Entry(self._control.lease(settled), settled)
         try:
+            return entry if self._fence(first, entry) else None
+        except OSError:
+            # Nobody is to wait for a claim that failed: fenced and without a stage, the entry is free.
+            with contextlib.suppress(OSError):
+                if self.purge(first):
+                    self._control.moved(first, entry.path)
+            raise
+
+    def _fence(self, first: str, entry: Entry) -> bool:
+        """Make sure that no older holder can write, and that we can; False if the entry was taken meanwhile."""
+        if not self.purge(first):
+            return False
+        try:
             # A repeated request may find its own directory there: nobody else uses the token.
             with contextlib.suppress(FileExistsError):
-                self._ops.mkdir(f"{first}/{STAGE}{settled.token}")
+                self._ops.mkdir(f"{first}/{STAGE}{entry.name.token}")
         except FileNotFoundError:
-            return None
+            return False
         # Proves that the directory was made before anybody could take the entry over.
-        return entry if self._control.moved(first, entry.path) else None
+        return self._control.moved(first, entry.path)
 
     def purge(self, path: str) -> bool:
         """Empty and remove every staging directory, never the wish to cancel; False if the entry is gone."""

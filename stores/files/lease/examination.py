@@ -207,6 +207,9 @@ class Examination:
         return False
 
     def _look_at_leftovers(self) -> Iterator[Finding]:
+        yield from self._look_at_temporaries(
+            self._layout.control, self._control.names(self._control.directory)
+        )
         for name in self._recovery.old(self._control.directory, PROBE_SECONDS):
             path = f"{self._control.directory}/{name}"
             if name.startswith("format-"):

@@ -190,7 +190,9 @@ class Ground:
         try:
             self._ops.rmdir(f"{place}/leases/entry")
         except OSError as error:
-            return is_not_empty(error)
+            if not is_not_empty(error):
+                raise
+            return True
         return False
 
     def _fences(self, place: str) -> bool:

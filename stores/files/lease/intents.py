@@ -113,9 +113,13 @@ class Intents:
     def request_cancel(self, key: TaskKey, load: Callable[[], Stored]) -> Stored:
         """Make the wish to cancel durable. ``load`` reads the record or raises TaskNotFound."""
         patience = self._ownership.patience()
+        life: str | None = None
         while True:
             stored = load()
             record = stored.record
+            if life not in (None, life_of(record)):
+                raise TaskNotFound(f"task {record.task_id} was deleted meanwhile; another one has its id now")
+            life = life_of(record)
             if record.status.is_terminal or not record.status.is_active:
                 transitions.request_cancel(record, self._clock.now())  # raises unless it was cancelled
                 return stored
@@ -149,7 +153,7 @@ class Intents:
             if grabbed is not None and grabbed.record.status is TaskStatus.PENDING:
                 return self._ownership.cancel(grabbed)
             if grabbed is not None:
-                self._ownership.leave(grabbed.entry)
+                self._entries.let_go(grabbed.entry)
             return None
         if not self._entries.request_cancel(path):
             return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
 
 from stores.files.lease.announcements import Announcements
@@ -27,6 +27,7 @@ from task_tracker.errors import (
     LeaseHeld,
     LeaseLost,
     StoreUnavailable,
+    TaskTrackerError,
 )
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
@@ -216,7 +217,7 @@ class Ownership:
                     return None
                 entry = again
         except BaseException:
-            self.leave(entry)
+            self.leave(entry, key)
             raise
 
     @staticmethod
@@ -239,25 +240,31 @@ class Ownership:
         """
         entry, stored = grabbed
         record = stored.record
-        if count_attempt and record.status is not TaskStatus.PENDING:
-            self.leave(entry)
-            raise self.held(record, entry.path)
-        if record.status is TaskStatus.PENDING and self._entries.cancel_requested_at(entry.path) is not None:
-            self.cancel(grabbed)
-            return None
-        lease = self.lease(grabbed, holder, count_attempt=count_attempt)
-        if not count_attempt:
-            return lease, stored
-        return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt_of(lease)))
+        with self._guarded(grabbed):
+            if count_attempt and record.status is not TaskStatus.PENDING:
+                raise self.held(record, entry.path)
+            wished = self._entries.cancel_requested_at(entry.path) is not None
+            if record.status is TaskStatus.PENDING and wished:
+                self.cancel(grabbed)
+                return None
+            lease = self.lease(grabbed, holder, count_attempt=count_attempt)
+            if not count_attempt:
+                return lease, stored
+            return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt_of(lease)))
 
     def _begin_with(self, lease: EntryLease, record: TaskRecord) -> tuple[EntryLease, Stored] | None:
         """Commit the first write of a lease; None if it was taken over before that."""
-        try:
-            done = self._records.publish(lease.entry, _stamped(record, lease))
-        except BaseException:
-            self.leave(lease.entry)
-            raise
+        done = self._records.publish(lease.entry, _stamped(record, lease))
         return None if done is None else (lease, done)
+
+    @contextlib.contextmanager
+    def _guarded(self, grabbed: Grabbed) -> Iterator[None]:
+        """Let go of an entry if what is to be done with it fails: nobody else is to wait for it."""
+        try:
+            yield
+        except BaseException:
+            self.leave(grabbed.entry, grabbed.record.key)
+            raise
 
     def lease(self, grabbed: Grabbed, holder: str, *, count_attempt: bool) -> EntryLease:
         """Return the lease on a grabbed entry."""
@@ -286,19 +293,19 @@ class Ownership:
         if grabbed.record.status is TaskStatus.PENDING:
             self.settle(grabbed)
             return None
-        lease = self.lease(grabbed, holder, count_attempt=count_attempt)
-        if not count_attempt:
-            return lease, grabbed.stored
-        return self._begin_with(lease, grabbed.record)
+        with self._guarded(grabbed):
+            lease = self.lease(grabbed, holder, count_attempt=count_attempt)
+            return self._begin_with(lease, grabbed.record) if count_attempt else (lease, grabbed.stored)
 
     def settle(self, grabbed: Grabbed) -> None:
         """Give back an entry with which nothing is to be done. A wish to cancel a waiting task is fulfilled."""
-        if grabbed.record.status is not TaskStatus.PENDING:
-            self.leave(grabbed.entry)
-        elif self._entries.cancel_requested_at(grabbed.entry.path) is not None:
-            self.cancel(grabbed)
-        else:
-            self.put_back(grabbed.entry, grabbed.record)
+        with self._guarded(grabbed):
+            if grabbed.record.status is not TaskStatus.PENDING:
+                self._entries.let_go(grabbed.entry)
+            elif self._entries.cancel_requested_at(grabbed.entry.path) is not None:
+                self.cancel(grabbed)
+            else:
+                self.put_back(grabbed.entry, grabbed.record)
 
     # ---- writing -------------------------------------------------------------------------------------
 
@@ -387,9 +394,14 @@ class Ownership:
 
     # ---- letting go ----------------------------------------------------------------------------------
 
-    def leave(self, entry: Entry) -> None:
-        """Let go of an entry where it is: what its record says is not known. Expiry settles it."""
-        with contextlib.suppress(OSError):
+    def leave(self, entry: Entry, key: TaskKey) -> None:
+        """Let go of an entry after something failed: where its record says it belongs, if that can be read."""
+        with contextlib.suppress(OSError, TaskTrackerError):
+            record = self._records.read(key)
+            if record is not None and self._is_for(entry, record) and record.status is TaskStatus.PENDING:
+                self._entries.put_back(entry, self._entries.home(record, entry.name))
+                return
+        with contextlib.suppress(OSError):  # expiry settles it
             self._entries.let_go(entry)
 
     def put_back(self, entry: Entry, record: TaskRecord) -> Stored | None:
@@ -411,7 +423,7 @@ class Ownership:
             return None
         if grabbed.record.status is TaskStatus.PENDING:
             return self.cancel(grabbed)
-        self.leave(grabbed.entry)
+        self._entries.let_go(grabbed.entry)
         return None
 
     def cancel(self, grabbed: Grabbed) -> Stored | None:
@@ -421,12 +433,12 @@ class Ownership:
 
     def write(self, grabbed: Grabbed, record: TaskRecord) -> Stored | None:
         """Write ``record`` on the behalf of somebody who holds nothing; None if it has to be tried again."""
-        waits = grabbed.record.status is TaskStatus.PENDING
-        at = self._entries.cancel_requested_at(grabbed.entry.path)
-        if waits and at is not None:
-            self.cancel(grabbed)
-            return None
-        return self.finish(grabbed, transitions.under_intent(record, at))
+        with self._guarded(grabbed):
+            at = self._entries.cancel_requested_at(grabbed.entry.path)
+            if at is not None and grabbed.record.status is TaskStatus.PENDING:
+                self.cancel(grabbed)
+                return None
+            return self.finish(grabbed, transitions.under_intent(record, at))
 
     def finish(self, grabbed: Grabbed, record: TaskRecord) -> Stored | None:
         """Write ``record`` and give up the entry; None if somebody was quicker."""
@@ -439,7 +451,7 @@ class Ownership:
                 self._announcements.make(record)
             stored = self._records.publish(entry, record)
         except BaseException:
-            self.leave(entry)
+            self.leave(entry, record.key)
             raise
         if stored is None:
             return None

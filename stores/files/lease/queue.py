@@ -1,8 +1,8 @@
 """Which tasks wait for a worker, in the order in which they are to be claimed.
 
-Owns the walk through ``ready/``, whose directories are type, priority with ten minutes, and second, so that finding the
-next task lists a few short directories instead of the backlog; and ``later/``, whose tasks move on when their
-time has come. Refuses to claim.
+Owns the walk through ``ready/``, whose directories are type, priority with 100 seconds, and tenth of a second, so
+that finding the next task lists a few short directories instead of the backlog; and ``later/``, whose tasks move
+on when their time has come. Refuses to claim.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import heapq
 from collections.abc import Iterator, Sequence
 
-from stores.files.lease.control import PERIOD_SECONDS, Control
+from stores.files.lease.control import TICKS_PER_PERIOD, TICKS_PER_SECOND, Control
 from stores.files.lease.names import EntryName
 from task_tracker.clock import Clock
 
@@ -50,10 +50,10 @@ class Queue:
 
     def due(self) -> Iterator[Waiting]:
         """Iterate over the tasks in ``later/`` whose time has come."""
-        now = int(self._clock.now())
+        now = int(self._clock.now() * TICKS_PER_SECOND)
         for waiting in self._walk(self._control.later):
-            period, second = waiting[1].split("/")[-3:-1]
-            if int(period) * PERIOD_SECONDS + int(second) > now:
+            period, tick = waiting[1].split("/")[-3:-1]
+            if int(period) * TICKS_PER_PERIOD + int(tick) > now:
                 return
             yield waiting
 
@@ -62,23 +62,23 @@ class Queue:
 
     def _walk(self, top: str) -> Iterator[Waiting]:
         for outer in self._control.names(top):
-            seconds = self._control.names(f"{top}/{outer}")
-            for second in seconds:
-                bucket = f"{top}/{outer}/{second}"
+            ticks = self._control.names(f"{top}/{outer}")
+            for tick in ticks:
+                bucket = f"{top}/{outer}/{tick}"
                 names = self._control.names(bucket)
                 for text in names:
                     name = EntryName.parse(text)
                     if name is not None:
                         yield f"{outer.partition('.')[0]}.{name.sort}", f"{bucket}/{text}", name
                 if not names:
-                    self._sweep(bucket, outer, second)
-            if not seconds:
+                    self._sweep(bucket, outer, tick)
+            if not ticks:
                 self._sweep(f"{top}/{outer}", outer, "0")
 
-    def _sweep(self, directory: str, outer: str, second: str) -> None:
+    def _sweep(self, directory: str, outer: str, tick: str) -> None:
         """Remove a bucket that was found empty, unless it is about to be filled."""
         period = outer.rpartition(".")[2]
         with contextlib.suppress(ValueError, OSError):
-            filled_at = int(period) * PERIOD_SECONDS + int(second)
+            filled_at = (int(period) * TICKS_PER_PERIOD + int(tick)) / TICKS_PER_SECOND
             if abs(self._clock.now() - filled_at) > _EMPTY_SECONDS:
                 self._control.remove_directory(directory)

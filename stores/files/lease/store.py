@@ -151,7 +151,13 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._control, self._births, self._entries, self._records, self._ownership, queue, clock
         )
         self._adoption = Adoption(
-            self._control, self._indexes, self._records, self._entries, self._births, clock
+            self._control,
+            self._indexes,
+            self._records,
+            self._entries,
+            self._births,
+            self._work,
+            clock,
         )
         self._recovery = Recovery(
             self._control,

@@ -7,7 +7,6 @@ rule out.
 from __future__ import annotations
 
 import contextlib
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -19,7 +18,7 @@ from stores.files.lease.ownership import EntryLease, Grabbed, Ownership
 from stores.files.lease.queue import Queue
 from stores.files.lease.records import Records
 from task_tracker.clock import Clock
-from task_tracker.errors import CorruptRecord
+from task_tracker.errors import CorruptRecord, TaskTrackerError
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Stored, Workload
 
@@ -106,7 +105,7 @@ class Work:
         """Read the record of an entry that was grabbed by its name alone; None if it is for nothing."""
         key = self._births.key_of(entry.path, entry.name)
         if key is None:
-            self._ownership.leave(entry)  # doctor knows how to find its record
+            self._entries.let_go(entry)  # doctor knows how to find its record
             return None
         with contextlib.suppress(CorruptRecord):  # it stays, and doctor reports it
             return self._ownership.judged(entry, key)
@@ -152,8 +151,7 @@ class Work:
         """Return waiting tasks, oldest first."""
         now_ns = self._control.now_ns() if older_than_seconds > 0 else 0
         found: list[Stored] = []
-        for path, name in heapq.nsmallest(
-            1 << 62 if task_types is not None else limit,
+        for path, name in sorted(
             (
                 (path, name)
                 for path, name in self._waiting(task_types)
@@ -162,13 +160,29 @@ class Work:
             key=lambda place: place[1].sort,
         ):
             stored = self._stored(path, name)
-            if stored is None or stored.record.status is not TaskStatus.PENDING:
+            if stored is None:
+                continue
+            if stored.record.status is not TaskStatus.PENDING:
+                self.replaced(path, name, stored.record)
                 continue
             if task_types is None or (stored.record.task_type, stored.record.handler_version) in task_types:
                 found.append(stored)
                 if len(found) == limit:
                     break
         return sorted(found, key=lambda stored: Cursor.of(stored.record))
+
+    def replaced(self, path: str, name: EntryName, record: TaskRecord) -> bool:
+        """Take an entry that waits although its task runs to the leases, where it expires.
+
+        A power cut lost its last rename, while the record that was written after it survived.
+        """
+        with contextlib.suppress(OSError, TaskTrackerError):
+            entry = self._entries.grab(path, name, short=True)
+            grabbed = None if entry is None else self._ownership.judged(entry, record.key)
+            if grabbed is not None:
+                self._ownership.settle(grabbed)
+            return entry is not None
+        return False
 
     def _is_old(self, path: str, name: EntryName, now_ns: int, seconds: float) -> bool:
         """Tell whether an entry has not moved for so long, by the file server's clock."""

@@ -1,0 +1,34 @@
+"""Fixtures of the tests of faults, and their numbers at the end of a run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lease.faults.figures import FIGURES, Figures
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def fast_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one: for tests that make thousands of files."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else tmp_path) as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def figures() -> Figures:
+    return FIGURES
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = FIGURES.lines()
+    if lines:
+        terminalreporter.section("faults")
+        for line in lines:
+            terminalreporter.write_line(line)
