@@ -17,7 +17,7 @@ from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, READ_FLAGS, FileOps
 from task_tracker.errors import InvalidTaskId
 from task_tracker.records import TaskKey, TaskRecord
 
-__all__ = ["CANCEL", "STAGE", "TICKS_PER_PERIOD", "TICKS_PER_SECOND", "Control", "is_not_empty"]
+__all__ = ["BUCKET_TICKS", "CANCEL", "STAGE", "TICKS_PER_SECOND", "Control", "is_not_empty"]
 
 STAGE: Final = "stage-"
 CANCEL: Final = "cancel"
@@ -26,11 +26,11 @@ KEY: Final = "key"
 
 _CHUNK: Final = 1 << 16
 TICKS_PER_SECOND: Final = 10
-TICKS_PER_PERIOD: Final = 1000
-"""Waiting tasks lie in a directory for each tenth of a second, these in one for each 100 seconds: however large the
-backlog is, and however fast it grew, finding the next task lists a few hundred names."""
+BUCKET_TICKS: Final = (10_000, 100, 1)
+"""Waiting tasks lie in a directory for each tenth of a second, these in one for each ten seconds, and these in one for
+each 1,000: however large a backlog is and however fast it grew, finding the next task lists a few hundred names."""
 _LARGEST_PRIORITY: Final = 10**9
-_LAST_PERIOD: Final = 999_999_999
+_LAST_PERIOD: Final = 99_999_999
 _BUCKET_TRIES: Final = 20
 
 
@@ -78,15 +78,15 @@ class Control:
     def ready_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for a worker: by type, priority and time of creation."""
         rank = _LARGEST_PRIORITY - max(-_LARGEST_PRIORITY, min(record.priority or 0, _LARGEST_PRIORITY))
-        period, tick = _bucket(int(name.sort) * TICKS_PER_SECOND // 1_000_000)
+        bucket = _bucket(int(name.sort) * TICKS_PER_SECOND // 1_000_000)
         kind = self.kind_directory(record.task_type, record.handler_version or 0)
-        return f"{self.ready}/{kind}/{rank:010d}.{period}/{tick}/{name}"
+        return f"{self.ready}/{kind}/{rank:010d}.{bucket}/{name}"
 
     def later_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for its start time."""
         # Rounded up: no task is ready before its time.
-        period, tick = _bucket(math.ceil((record.not_before or 0) * TICKS_PER_SECOND))
-        return f"{self.later}/{period}/{tick}/{name}"
+        bucket = _bucket(math.ceil((record.not_before or 0) * TICKS_PER_SECOND))
+        return f"{self.later}/{bucket}/{name}"
 
     def marker(self, key: TaskKey, name: EntryName) -> str:
         """Return the file that says who adopted a record that had no entry at this epoch."""
@@ -260,7 +260,8 @@ def is_not_empty(error: OSError) -> bool:
     return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
 
-def _bucket(ticks: int) -> tuple[str, str]:
-    """Return 100 seconds and tenth of a second of a time as names that sort."""
-    period, rest = divmod(max(ticks, 0), TICKS_PER_PERIOD)
-    return f"{min(period, _LAST_PERIOD):09d}", f"{rest:03d}"
+def _bucket(ticks: int) -> str:
+    """Return the directories of a time, whose names sort as times do."""
+    coarse, middle, _ = BUCKET_TICKS
+    ticks = max(ticks, 0)
+    return f"{min(ticks // coarse, _LAST_PERIOD):08d}/{ticks % coarse // middle:02d}/{ticks % middle:02d}"

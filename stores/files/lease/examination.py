@@ -13,7 +13,7 @@ from typing import Final
 from stores.files.indexes import Indexes
 from stores.files.layout import Layout
 from stores.files.lease.births import Births
-from stores.files.lease.control import Control
+from stores.files.lease.control import BUCKET_TICKS, Control
 from stores.files.lease.entries import Entries
 from stores.files.lease.names import EntryName, announcement, announcement_of, digest, life_of
 from stores.files.lease.records import Records
@@ -144,7 +144,7 @@ class Examination:
             for shard in self._control.shard_names():
                 yield f"{above}/{shard}"
         for above in (self._control.ready, self._control.later):
-            yield from self._buckets(above, 3 if above == self._control.ready else 2)
+            yield from self._buckets(above, len(BUCKET_TICKS) + (above == self._control.ready))
 
     def _buckets(self, directory: str, depth: int) -> Iterator[str]:
         for name in self._control.names(directory):

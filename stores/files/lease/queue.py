@@ -1,8 +1,8 @@
 """Which tasks wait for a worker, in the order in which they are to be claimed.
 
-Owns the walk through ``ready/``, whose directories are type, priority with 100 seconds, and tenth of a second, so
-that finding the next task lists a few short directories instead of the backlog; and ``later/``, whose tasks move
-on when their time has come. Refuses to claim.
+Owns the walk through ``ready/``, whose directories are type, priority with a coarse time, and finer times, so that
+finding the next task lists a few short directories instead of the backlog; and ``later/``, whose tasks move on
+when their time has come. Refuses to claim.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import heapq
 from collections.abc import Iterator, Sequence
 
-from stores.files.lease.control import TICKS_PER_PERIOD, TICKS_PER_SECOND, Control
+from stores.files.lease.control import BUCKET_TICKS, TICKS_PER_SECOND, Control
 from stores.files.lease.names import EntryName
 from task_tracker.clock import Clock
 
@@ -52,33 +52,32 @@ class Queue:
         """Iterate over the tasks in ``later/`` whose time has come."""
         now = int(self._clock.now() * TICKS_PER_SECOND)
         for waiting in self._walk(self._control.later):
-            period, tick = waiting[1].split("/")[-3:-1]
-            if int(period) * TICKS_PER_PERIOD + int(tick) > now:
+            if _ticks(waiting[1].split("/")[-1 - len(BUCKET_TICKS) : -1]) > now:
                 return
             yield waiting
 
     def _of_kind(self, kind: str) -> Iterator[Waiting]:
         return self._walk(f"{self._control.ready}/{kind}")
 
-    def _walk(self, top: str) -> Iterator[Waiting]:
-        for outer in self._control.names(top):
-            ticks = self._control.names(f"{top}/{outer}")
-            for tick in ticks:
-                bucket = f"{top}/{outer}/{tick}"
-                names = self._control.names(bucket)
-                for text in names:
-                    name = EntryName.parse(text)
-                    if name is not None:
-                        yield f"{outer.partition('.')[0]}.{name.sort}", f"{bucket}/{text}", name
-                if not names:
-                    self._sweep(bucket, outer, tick)
-            if not ticks:
-                self._sweep(f"{top}/{outer}", outer, "0")
+    def _walk(self, top: str, times: tuple[str, ...] = ()) -> Iterator[Waiting]:
+        """Iterate over what lies in the buckets below ``top``, of which ``times`` were gone through to get there."""
+        directory = "/".join((top, *times))
+        names = self._control.names(directory)
+        if not names and times:
+            self._sweep(directory, times)
+        for text in names:
+            if len(times) < len(BUCKET_TICKS):
+                yield from self._walk(top, (*times, text))
+            elif (name := EntryName.parse(text)) is not None:
+                yield f"{times[0].partition('.')[0]}.{name.sort}", f"{directory}/{text}", name
 
-    def _sweep(self, directory: str, outer: str, tick: str) -> None:
+    def _sweep(self, directory: str, times: tuple[str, ...]) -> None:
         """Remove a bucket that was found empty, unless it is about to be filled."""
-        period = outer.rpartition(".")[2]
         with contextlib.suppress(ValueError, OSError):
-            filled_at = (int(period) * TICKS_PER_PERIOD + int(tick)) / TICKS_PER_SECOND
-            if abs(self._clock.now() - filled_at) > _EMPTY_SECONDS:
+            if abs(self._clock.now() - _ticks(times) / TICKS_PER_SECOND) > _EMPTY_SECONDS:
                 self._control.remove_directory(directory)
+
+
+def _ticks(times: Sequence[str]) -> int:
+    """Return the time that names of buckets stand for; those that are missing count as their first."""
+    return sum(int(text.rpartition(".")[2]) * ticks for text, ticks in zip(times, BUCKET_TICKS, strict=False))
