@@ -149,6 +149,7 @@ class LeasesInMemory(LeaseStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
     ) -> Sequence[Stored]:
@@ -159,6 +160,7 @@ class LeasesInMemory(LeaseStore):
                 stored
                 for stored in self._waiting_records()
                 if (task_types is None or _kind(stored.record) in task_types)
+                and handled in (None, stored.record.handler_version is not None)
                 and max(0.0, now - stored.record.created_at) >= older_than_seconds
             )
             return heapq.nsmallest(limit, found, key=lambda stored: Cursor.of(stored.record))

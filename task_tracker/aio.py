@@ -364,9 +364,9 @@ class AsyncTaskTracker:
         """As :meth:`TaskTracker.stop_cleanup_loop`."""
         self._tracker.stop_cleanup_loop()
 
-    async def reconcile(self) -> Reconciled:
+    async def reconcile(self, *, wait: bool = False) -> Reconciled:
         """As :meth:`TaskTracker.reconcile`."""
-        return await self._run(self._tracker.reconcile)
+        return await self._run(partial(self._tracker.reconcile, wait=wait))
 
     def start_reconciler(self) -> None:
         """As :meth:`TaskTracker.start_reconciler`; it runs on a thread and needs no event loop."""

@@ -93,9 +93,16 @@ class Ownership:
         holding = self._claim(key)
         try:
             return self.write(holding, step)
-        except InvalidTransition:
-            # Somebody cancelled it while it was claimed. Who is refused does not work on it, nor ends it.
-            self.write(holding, giving_back(self._clock.now()))
+        except LeaseLost:
+            raise
+        except BaseException:
+            # Cancelled while it was claimed, or the store is in trouble. Who is refused does not work on it.
+            try:
+                held = self.held(key)
+                if held is not None:
+                    self.write(held, giving_back(self._clock.now()))
+            except TaskTrackerError:
+                self.holdings.drop(holding.lease)  # nobody renews it, so it expires
             raise
 
     def _claim(self, key: TaskKey) -> Holding:
@@ -237,8 +244,9 @@ class Ownership:
         assert not isinstance(answer, Unchanged), "nothing was said to be known"
         attempt = answer.record.attempt
         if attempt is None or attempt.token != lease.token:
-            self.holdings.lose(lease, "somebody else has written the task")
-            self.holdings.check(lease.key)
+            reason = "somebody else has written the task"
+            self.holdings.lose(lease, reason)
+            raise LeaseLost(f"the lease on task {lease.key.task_id} was lost: {reason}; stop working on it")
         if _is_over(answer.record):
             self.holdings.drop(lease)
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from task_tracker.errors import (
     SettingsError,
     StoreUnavailable,
     TaskNotFound,
+    TaskTrackerError,
 )
 from task_tracker.ownership import Ownership
 from task_tracker.records import TaskRecord, TaskStatus
@@ -38,6 +40,7 @@ _MOST_AT_ONCE: Final = 100_000
 _UNTIMED_PAUSE_SECONDS: Final = 60.0
 _LOOKS_PER_START_TERM: Final = 24
 _LONGEST_LOOK_SECONDS: Final = 3600.0
+_MOST_IDS: Final = 100
 _NAMED: Final = 10
 _ERRORS_TOLD: Final = 3
 
@@ -112,29 +115,53 @@ class Reconciler(Duty):
         heartbeat = self._store.heartbeat_seconds
         return _UNTIMED_PAUSE_SECONDS if math.isinf(heartbeat) else heartbeat
 
-    def reconcile(self, *, unstarted: bool = True) -> Reconciled:
+    def reconcile(self, *, unstarted: bool = True, wait: bool = False) -> Reconciled:
         """Make one pass and say what it did; ``unstarted``: look for tasks that nobody started, too.
+
+        With ``wait`` a second pass follows once the store has watched leases for as long as it wants to.
 
         Raises StoreUnavailable if the store cannot be asked. What fails for one task is logged and counted.
         """
         tally = _Tally()
         try:
             self._pass(tally, unstarted)
+            if wait and self._store.watch_seconds:
+                never = threading.Condition()
+                with never:
+                    self._clock.wait(never, self._store.watch_seconds)
+                self._pass(tally, unstarted=False)
         finally:
             tally.report()
         return tally.result()
 
     def _pass(self, tally: _Tally, unstarted: bool) -> None:
+        """Do each part by itself: trouble with one must not keep dead holders from being settled."""
+        troubles = []
+        for part in (self._recover, self._settle_expired, *([self._give_up_unstarted] if unstarted else [])):
+            try:
+                part(tally)
+            except TaskTrackerError as error:
+                troubles.append(error)
+        if troubles:
+            raise troubles[0]
+
+    def _recover(self, tally: _Tally) -> None:
         while not self.told_to_stop:
             recovered = self._store.recover(limit=BATCH)
             tally.recovered += recovered
             if recovered < BATCH:
                 break
+
+    def _settle_expired(self, tally: _Tally) -> None:
         self._in_batches(lambda limit: self._store.expired(limit=limit), self._settle, tally)
+
+    def _give_up_unstarted(self, tally: _Tally) -> None:
         older_than = self._start_within_seconds
-        if unstarted and older_than is not None:
+        if older_than is not None:
             self._in_batches(
-                lambda limit: self._store.unclaimed(older_than_seconds=older_than, limit=limit),
+                lambda limit: self._store.unclaimed(
+                    handled=False, older_than_seconds=older_than, limit=limit
+                ),
                 self._give_up,
                 tally,
             )
@@ -240,7 +267,10 @@ class _Tally:
                 "%d tasks that nobody works on any more were ended: %s",
                 len(named),
                 ", ".join(named[:_NAMED]) + (", ..." if len(named) > _NAMED else ""),
-                extra={"event": "reconciled", "task_ids": [record.task_id for record in self._ended]},
+                extra={
+                    "event": "reconciled",
+                    "task_ids": [record.task_id for record in self._ended[:_MOST_IDS]],
+                },
             )
         if self._failed > _ERRORS_TOLD:
             _log.warning(

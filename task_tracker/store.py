@@ -415,6 +415,8 @@ class LeaseStore(TaskStore):
     """How long a lease lives after its last heartbeat; ``math.inf`` if leases never expire."""
     heartbeat_seconds: float
     """How often holders are to renew."""
+    watch_seconds: float = 0.0
+    """How long :meth:`expired` has to have seen a lease stand still before it names it."""
 
     @abstractmethod
     def claim(
@@ -503,10 +505,13 @@ class LeaseStore(TaskStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
     ) -> Sequence[Stored]:
         """Return pending tasks of all accounts that nobody holds, oldest first, judged by the store's clock.
+
+        ``handled``: True for those that wait for a handler, False for those of plain trackers.
 
         For what was never started, what is to be woken up again, and versions that nobody here knows.
         """

@@ -498,14 +498,17 @@ class TaskTracker:
         """Stop that thread. Safe when it does not run."""
         self._sweep.stop()
 
-    def reconcile(self) -> Reconciled:
+    def reconcile(self, *, wait: bool = False) -> Reconciled:
         """Settle now, once, what nobody works on any more; return how many tasks.
+
+        A store on files watches a lease for two heartbeats before it believes that its holder has stopped: a
+        process that was just started settles nothing in its first pass. ``wait=True`` waits for that long.
 
         Tasks whose holder has stopped fail with ``error_code="holder_lost"`` (or end as cancelled, if that was
         wanted), tasks that stayed pending for more than ``start_within_seconds`` with ``"never_started"``.
         Raises StoreUnavailable, CapabilityMissing on a store without leases.
         """
-        return self._reconciling().reconcile()
+        return self._reconciling().reconcile(wait=wait)
 
     def start_reconciler(self) -> None:
         """Start the thread that does that at every heartbeat. Twice is safe. Raises as :meth:`reconcile`."""

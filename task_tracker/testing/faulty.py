@@ -288,6 +288,7 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
     ) -> Sequence[Stored]:
@@ -295,7 +296,10 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
         return self._call(
             "unclaimed",
             lambda: self.inner.unclaimed(
-                task_types=task_types, older_than_seconds=older_than_seconds, limit=limit
+                task_types=task_types,
+                handled=handled,
+                older_than_seconds=older_than_seconds,
+                limit=limit,
             ),
         )
 

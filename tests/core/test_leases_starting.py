@@ -129,18 +129,32 @@ def test_a_claim_that_failed_holds_nothing(processes: Processes) -> None:
     assert ours.start(task.task_id) is not None
 
 
-def test_a_start_whose_stage_could_not_be_stored_holds_the_task(processes: Processes) -> None:
-    """The claim stands, and starting again takes the stage."""
+def test_a_start_whose_stage_could_not_be_stored_holds_nothing(processes: Processes) -> None:
+    """Whoever is told that it failed does not work on the task: nobody may renew it for ever."""
     ours = processes.start("ours")
     task = ours.create("t", **OWNER)
     network(ours).fail(on="commit")
     with pytest.raises(StoreUnavailable):
         ours.start(task.task_id, stage="reading")
-    assert seen(ours, task).status == "running"
+    assert seen(ours, task).status == "pending"
     again = ours.start(task.task_id, stage="reading")
     assert again is not None
     assert again.stage == "reading"
-    assert network(ours).calls["claim"] == 1
+
+
+def test_a_start_that_cannot_even_give_back_lets_its_lease_expire(
+    processes: Processes, clock: FakeClock
+) -> None:
+    ours, others = processes.start("ours"), processes.start("others")
+    task = ours.create("t", **OWNER)
+    network(ours).fail(on="commit")
+    network(ours).fail(on="release")
+    with pytest.raises(StoreUnavailable):
+        ours.start(task.task_id, stage="reading")
+    assert ours.lease_of(task.task_id) is None
+    clock.advance(LEASE + 1)
+    others.reconcile()
+    assert seen(others, task).error_code == "holder_lost"
 
 
 def test_a_lease_that_nobody_could_renew_is_not_taken(

@@ -85,7 +85,7 @@ SIGNATURES = {
     "purge": "",
     "start_cleanup_loop": "",
     "stop_cleanup_loop": "",
-    "reconcile": "",
+    "reconcile": "* wait=",
     "start_reconciler": "",
     "stop_reconciler": "",
     "doctor": "* fix=",

@@ -7,7 +7,6 @@ process sweeps for the first time, and rarely after that.
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import Final
 
 from stores.files.indexes import Indexes
@@ -15,6 +14,7 @@ from stores.files.lease.births import Births
 from stores.files.lease.control import Control
 from stores.files.lease.entries import Entries
 from stores.files.lease.records import Records
+from stores.files.lease.reports import Reports
 from stores.files.lease.work import Work
 from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable, TaskTrackerError
@@ -22,9 +22,8 @@ from task_tracker.records import TaskKey, TaskStatus
 
 __all__ = ["Adoption"]
 
-_log = logging.getLogger("task_tracker")
-
 AGAIN_SECONDS: Final = 6 * 3600.0
+AFTER_FAILURE_SECONDS: Final = 300.0
 
 
 class Adoption:
@@ -38,6 +37,7 @@ class Adoption:
         entries: Entries,
         births: Births,
         work: Work,
+        reports: Reports,
         clock: Clock,
     ) -> None:
         self._control = control
@@ -46,16 +46,21 @@ class Adoption:
         self._entries = entries
         self._births = births
         self._work = work
+        self._reports = reports
         self._clock = clock
         self._marked = False
+        self._again_at = clock.monotonic()
         self._due = clock.monotonic()
 
     def once(self) -> int:
         """Search if that was never done below this root; return how many records were adopted."""
-        if self._marked or self._control.exists(self._control.adopted):
+        if self._marked or self._clock.monotonic() < self._again_at:
+            return 0
+        if self._control.exists(self._control.adopted):
             self._marked = True
             return 0
         adopted, failed = self._search()
+        self._again_at = self._clock.monotonic() + (AFTER_FAILURE_SECONDS if failed else 0.0)
         if not failed:
             with contextlib.suppress(FileExistsError):
                 self._control.write(self._control.adopted, b"", sync=False)
@@ -66,8 +71,9 @@ class Adoption:
         """Search if this process has not done so for hours."""
         if self._clock.monotonic() < self._due:
             return 0
-        self._due = self._clock.monotonic() + AGAIN_SECONDS
-        return self._search()[0]
+        adopted, failed = self._search()
+        self._due = self._clock.monotonic() + (AFTER_FAILURE_SECONDS if failed else AGAIN_SECONDS)
+        return adopted
 
     def _search(self) -> tuple[int, int]:
         """Return how many records were adopted and how many could not be looked at."""
@@ -86,15 +92,9 @@ class Adoption:
                         failed.append(StoreUnavailable("its directories change all the time"))
                     adopted += bool(done)
                 except (OSError, TaskTrackerError) as error:
-                    _log.warning(
-                        "task %s of %s/%s could not be adopted: %s",
-                        task_id,
-                        account_id,
-                        user_id,
-                        error,
-                        extra={"event": "adoption_failed", "task_id": task_id},
-                    )
-                    failed.append(TaskTrackerError(str(error)))
+                    failed.append(StoreUnavailable(f"task {task_id} of {account_id}/{user_id}: {error}"))
+        for trouble in failed:
+            self._reports.tell("a record that may have no entry", trouble)
         return adopted, len(failed)
 
     def _adopt(self, key: TaskKey) -> bool | None:

@@ -17,12 +17,16 @@ from task_tracker import transitions
 from task_tracker.errors import CorruptRecord
 from task_tracker.records import TaskKey, TaskRecord
 
-__all__ = ["Announcements"]
+__all__ = ["Announcements", "Crowded"]
 
 ROUNDS: Final = 100
 
 Reader = Callable[[TaskKey], TaskRecord | None]
 """Reads a record; None if there is none. Raises CorruptRecord, StoreUnavailable."""
+
+
+class Crowded(Exception):
+    """Others announce themselves faster than they can be judged. The caller waits and tries again."""
 
 
 class Announcements:
@@ -46,7 +50,7 @@ class Announcements:
         """Tell whether no other active task of its kind exists; ``record`` has been announced.
 
         Another one that is still being created is fenced: it starts again, and meets this one. Two that do so
-        to each other both start again. Raises TimeoutError if others come faster than they can be judged.
+        to each other both start again. Raises Crowded if others come faster than they can be judged.
         """
         own = announcement(record)
         directory = self._control.announcement(own).rpartition("/")[0]
@@ -68,7 +72,7 @@ class Announcements:
                 unreadable.add(others[0])
                 continue
             self._control.remove_file(f"{directory}/{others[0]}")
-        raise TimeoutError("announcements come faster than they can be judged")
+        raise Crowded
 
     def _lives(self, record: TaskRecord, name: str) -> bool:
         """Tell whether the announced task is active. A creator that has not come so far is fenced first."""

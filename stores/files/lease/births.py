@@ -16,9 +16,9 @@ from stores.files.backing import SETTLED_NS
 from stores.files.lease.announcements import Announcements
 from stores.files.lease.control import KEY, Control, is_not_empty
 from stores.files.lease.entries import Entries
-from stores.files.lease.names import LEGACY, EntryName, announcement, life_of
+from stores.files.lease.names import LEGACY, EntryName, announcement, attempt_of, life_of
 from task_tracker.codec import decode_record, encode_record
-from task_tracker.errors import CorruptRecord
+from task_tracker.errors import CorruptRecord, TaskTrackerError
 from task_tracker.records import TaskKey, TaskRecord
 
 __all__ = ["Births", "Fenced"]
@@ -83,14 +83,17 @@ class Births:
                 return None
             self._link(staged, place, record)
         except BaseException:
-            with contextlib.suppress(OSError):
-                self._undo(record, staged, entry)
+            # Only what is known not to be there is undone; the rest is for recovery, which fences first.
+            with contextlib.suppress(OSError, TaskTrackerError):
+                self._control.remove_file(staged)
+                if not self._is_created(record):
+                    self._undo(record, staged, entry)
             raise
         try:
             place.anchor()
         except OSError:
             # Whoever is told that it failed does not know it: it must not stay, pending for ever.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, TaskTrackerError):
                 self._withdraw(record, name, entry, place)
             with contextlib.suppress(OSError):
                 self._control.remove_file(staged)
@@ -122,7 +125,7 @@ class Births:
             self._ops.mkdir(path)
         if name.task is None:
             with contextlib.suppress(FileExistsError):
-                self._control.write(f"{path}/{KEY}", orjson.dumps(list(key)), sync=False)
+                self._control.write(f"{path}/{KEY}", orjson.dumps(list(key)), sync=self._sync)
 
     def _settle(self, record: TaskRecord, name: EntryName, entry: str) -> None:
         """Move the entry of a record that is there to where it belongs; a helper may have done so."""
@@ -215,11 +218,12 @@ class Births:
         The marker is linked once for each state in which a record may be found without an entry, and elects
         the adopter.
         """
-        absent = self._lacks_entry(record)
+        absent = self.lacks_entry(record)
         if not absent:
             return absent
         token = self._entries.new_token(short=False)
-        epoch = record.attempt.epoch if record.attempt is not None else 0
+        attempt = attempt_of(record)
+        epoch = attempt.epoch if attempt is not None else 0
         name = EntryName.of(record, epoch, token)
         staged, entry = self._control.staged_record(token), f"{self._control.new}/{name}"
         self._control.write(staged, token.encode(), sync=self._sync)
@@ -246,9 +250,10 @@ class Births:
             with contextlib.suppress(OSError):
                 self._control.remove_file(staged)
 
-    def _lacks_entry(self, record: TaskRecord) -> bool | None:
+    def lacks_entry(self, record: TaskRecord) -> bool | None:
         """Tell whether a record may be adopted; None if that cannot be told just now."""
-        if life_of(record) == LEGACY and (record.attempt is None or record.attempt.epoch == 0):
+        attempt = attempt_of(record)
+        if life_of(record) == LEGACY and (attempt is None or attempt.epoch == 0):
             return True  # whoever gave it an entry was elected by the marker
         for _ in range(_STILL_TRIES):
             absent = self._entries.is_absent(record)

@@ -145,10 +145,10 @@ class Control:
             raise
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory; none if it does not exist."""
+        """Return the names in a directory; none if it does not exist, or is somebody's file."""
         try:
             return sorted(self.ops.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def exists(self, path: str) -> bool:

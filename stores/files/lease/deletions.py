@@ -16,11 +16,13 @@ import orjson
 from stores.files.lease.control import Control
 from stores.files.lease.names import digest
 from task_tracker.clock import Clock
+from task_tracker.errors import TaskTrackerError
 from task_tracker.records import TaskKey
 
 __all__ = ["Busy", "Deletions"]
 
 DEAD: Final = "dead"
+_MOST_LEFT: Final = 1000
 
 
 class Busy(Exception):  # the caller waits and tries again
@@ -55,12 +57,13 @@ class Deletions:
             if not check():
                 return False
             self._take(path, directory)
-            # A recovery that took us for dead may have done this, too.
-            with contextlib.suppress(FileNotFoundError):
+            # The record is gone. What is left of it here is ours to remove the next time, or recovery's.
+            with contextlib.suppress(OSError, TaskTrackerError):
                 self._mark(f"{directory}/{DEAD}", key)
             return True
         finally:
-            self._left.add(own)
+            if len(self._left) < _MOST_LEFT:
+                self._left.add(own)
             with contextlib.suppress(OSError):
                 if self._control.remove_directory(directory):
                     self._left.discard(own)

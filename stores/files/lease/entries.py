@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from stores.files.backing import SETTLED_NS
 from stores.files.lease.control import CANCEL, KEY, STAGE, Control
-from stores.files.lease.names import SHORT_TOKEN, EntryName
+from stores.files.lease.names import SHORT_TOKEN, EntryName, attempt_of
 from task_tracker.clock import Clock
 from task_tracker.records import TaskRecord, TaskStatus
 
@@ -131,7 +131,7 @@ class Entries:
 
         Looks where it should be first. An entry that moves while all places are listed may be missed.
         """
-        attempt = record.attempt
+        attempt = attempt_of(record)
         if attempt is not None:
             name = EntryName.of(record, attempt.epoch, attempt.token)
             for path in self.homes(record, name):

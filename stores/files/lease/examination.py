@@ -10,16 +10,18 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import orjson
+
 from stores.files.indexes import Indexes
 from stores.files.layout import Layout
 from stores.files.lease.births import Births
-from stores.files.lease.control import BUCKET_TICKS, Control
+from stores.files.lease.control import BUCKET_TICKS, KEY, Control
 from stores.files.lease.entries import Entries
 from stores.files.lease.names import EntryName, announcement, announcement_of, digest, life_of
 from stores.files.lease.records import Records
 from stores.files.lease.sweeping import Recovery
 from stores.files.local import LocalFiles
-from task_tracker.errors import CorruptRecord, TaskTrackerError
+from task_tracker.errors import CorruptRecord, StoreUnavailable, TaskTrackerError
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Finding
 
@@ -88,7 +90,11 @@ class Examination:
         failed: list[TaskTrackerError] = []
         for account_id, user_id in self._indexes.owners(failed):
             directory = self._layout.owner_directory(account_id, user_id)
-            names = self._files.names(directory)
+            try:
+                names = self._files.names(directory)
+            except StoreUnavailable as trouble:
+                failed.append(trouble)
+                continue
             for name in sorted(names):
                 task_id = self._layout.task_id_of(name)
                 if task_id is not None:
@@ -105,10 +111,13 @@ class Examination:
         except CorruptRecord as error:
             yield Finding("corrupt_record", path, f"{error}; restore it from a backup, or remove it")
             return
+        except StoreUnavailable as error:
+            yield Finding("unreadable", path, str(error))
+            return
         if record is None or not record.status.is_active:
             return
         self._active[key] = record
-        if self._entries.find(record) is None and self._records.read(key) == record:
+        if self._entries.find(record) is None and self._births.lacks_entry(record):
             fixed = self._fix and self._births.adopt(record) is True
             yield Finding(
                 "record_without_entry",
@@ -161,8 +170,11 @@ class Examination:
         if key is not None:
             try:
                 record = self._records.read(key)
-            except CorruptRecord:
+            except (CorruptRecord, StoreUnavailable):
                 return  # reported with the records
+            if name.task is None and self._births.key_of(path, name) is None:
+                yield self._nameless(path, key)
+                return
             if record is not None and not record.status.is_terminal and life_of(record) == name.life:
                 return
         fixed = False
@@ -178,17 +190,27 @@ class Examination:
             "entry_without_record", path, "its task has ended or is gone; the entry is of no use", fixed
         )
 
+    def _nameless(self, path: str, key: TaskKey) -> Finding:
+        """Report an entry whose key file was lost, so that nobody knows any more which task it is of."""
+        fixed = False
+        if self._fix:
+            self._control.remove_file(f"{path}/{KEY}")
+            self._control.write(f"{path}/{KEY}", orjson.dumps(list(key)), sync=True)
+            fixed = True
+        return Finding(
+            "half_made", path, f"its key file is empty or lost; it is the entry of task {key.task_id}", fixed
+        )
+
     def _look_at_announcements(self) -> Iterator[Finding]:
         live = {announcement(record): record for record in self._active.values()}
-        lives = {life_of(record) for record in self._active.values()}
         for shard in self._control.shard_names():
             directory = f"{self._control.keys}/{shard}"
             for name in self._recovery.old(directory, self._lease_seconds):
                 parts = announcement_of(name)
                 if name in live or parts is None or self._is_being_made(parts[2]):
                     continue
-                if parts[2] in lives and self._still_active(parts):
-                    continue  # of a task whose kind has changed since it was looked at
+                if self._is_active_now(name, parts):
+                    continue  # created or changed since the records were looked at
                 fixed = self._fix and self._control.remove_file(f"{directory}/{name}")
                 yield Finding(
                     "stale_key", f"{directory}/{name}", "the task that announced itself has ended", fixed
@@ -197,13 +219,16 @@ class Examination:
     def _is_being_made(self, life: str) -> bool:
         return self._control.exists(self._control.staged_record(life))
 
-    def _still_active(self, parts: tuple[str, str, str]) -> bool:
-        for key in self._active:
-            if key.task_id == parts[1]:
-                with contextlib.suppress(CorruptRecord):
-                    record = self._records.read(key)
-                    if record is not None and life_of(record) == parts[2] and record.status.is_active:
-                        return announcement(record).startswith(parts[0])
+    def _is_active_now(self, name: str, parts: tuple[str, str, str]) -> bool:
+        """Tell whether the task that announced itself is active, whoever's it is; True if that cannot be told."""
+        for account_id, user_id in self._indexes.owners([]):
+            key = TaskKey(account_id, user_id, parts[1])
+            try:
+                record = self._records.read(key)
+            except (CorruptRecord, StoreUnavailable):
+                return True
+            if record is not None and life_of(record) == parts[2] and record.status.is_active:
+                return announcement(record) == name
         return False
 
     def _look_at_leftovers(self) -> Iterator[Finding]:

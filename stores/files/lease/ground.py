@@ -73,7 +73,8 @@ class Ground:
             version, shards = int(mark["format"]), int(mark["shards"])
         except (ValueError, KeyError, TypeError) as error:
             raise StoreUnavailable(
-                f"{self._control.format} cannot be understood; restore it from a backup, or run doctor"
+                f"{self._control.format} cannot be understood; restore it from a backup. What every new root has is "
+                '{"format": 1, "shards": 256}'
             ) from error
         if version > FORMAT_VERSION:
             raise SettingsError(
@@ -90,8 +91,10 @@ class Ground:
             self._make_directory(directory)
         for above in (control.idle, control.leases, control.keys):
             self._make_directory(above)
+            there = set(control.names(above))
             for shard in control.shard_names():
-                self._make_directory(f"{above}/{shard}")
+                if shard not in there:
+                    self._make_directory(f"{above}/{shard}")
         with contextlib.suppress(FileExistsError):
             control.write(control.now, b"", sync=False)
         if control.exists(control.format):

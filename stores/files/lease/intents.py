@@ -12,7 +12,7 @@ from enum import Enum
 from stores.files.lease.births import Births
 from stores.files.lease.control import Control
 from stores.files.lease.entries import Entries, Entry
-from stores.files.lease.names import EntryName, life_of
+from stores.files.lease.names import EntryName, attempt_of, life_of
 from stores.files.lease.ownership import Ownership
 from stores.files.lease.records import Records
 from stores.files.versions import FileVersion
@@ -87,8 +87,9 @@ class Intents:
 
     def _look(self, record: TaskRecord) -> tuple[_Place, float | None]:
         """Return whether the entry of ``record`` was found, and when a cancel was requested in it."""
-        if record.attempt is not None:
-            name = EntryName.of(record, record.attempt.epoch, record.attempt.token)
+        attempt = attempt_of(record)
+        if attempt is not None:
+            name = EntryName.of(record, attempt.epoch, attempt.token)
             for path in self._entries.homes(record, name):
                 place, at = self._look_into(path, name)
                 if place is not _Place.MOVED:

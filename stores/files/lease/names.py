@@ -13,9 +13,18 @@ from typing import Final, NamedTuple
 import orjson
 
 from stores.files.layout import decode_component, encode_component
-from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.records import Attempt, TaskKey, TaskRecord
 
-__all__ = ["LEGACY", "EntryName", "announcement", "announcement_of", "digest", "kind_digest", "life_of"]
+__all__ = [
+    "LEGACY",
+    "EntryName",
+    "announcement",
+    "announcement_of",
+    "attempt_of",
+    "digest",
+    "kind_digest",
+    "life_of",
+]
 
 LEGACY: Final = "legacy"
 """The life of a record that was written without one."""
@@ -28,6 +37,9 @@ _NAME: Final = re.compile(
     r"(?P<sort>[0-9]{16})\.(?P<key>[^/]+)\.(?P<life>[0-9a-z]+)@(?P<epoch>[0-9]{1,18})-(?P<token>[0-9a-z]+)(?P<mark>~?)"
 )
 _ANNOUNCEMENT: Final = re.compile(r"(?P<kind>[0-9a-f]{16})\.(?P<task>[^/]+)\.(?P<life>[0-9a-z]+)")
+_TOKEN: Final = re.compile(r"[0-9a-z]{1,40}")
+_LAST_EPOCH: Final = 10**15
+"""Claims of thirty thousand years, one each millisecond; more is somebody's joke."""
 _MAX_MICROSECONDS: Final = 9_999_999_999_999_999
 
 
@@ -106,7 +118,15 @@ def digest(key: TaskKey) -> str:
 def life_of(record: TaskRecord) -> str:
     """Return which life of its id a record is."""
     life = record.creation
-    return life if life is not None and life.isascii() and life.isalnum() and life == life.lower() else LEGACY
+    return life if life is not None and _TOKEN.fullmatch(life) else LEGACY
+
+
+def attempt_of(record: TaskRecord) -> Attempt | None:
+    """Return the attempt of a record; None for one that is no part of a name, whoever wrote it."""
+    attempt = record.attempt
+    if attempt is None or not _TOKEN.fullmatch(attempt.token) or not 0 <= attempt.epoch <= _LAST_EPOCH:
+        return None
+    return attempt
 
 
 def kind_digest(account_id: str, user_id: str, task_type: str, resource_id: str | None) -> str:

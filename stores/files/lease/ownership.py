@@ -19,6 +19,7 @@ from stores.files.lease.births import Births
 from stores.files.lease.control import Control
 from stores.files.lease.entries import Entries, Entry
 from stores.files.lease.names import LEGACY, EntryName, announcement, life_of
+from stores.files.lease.names import attempt_of as claim_of
 from stores.files.lease.records import Records
 from stores.files.lease.watch import LeaseWatch
 from task_tracker import transitions
@@ -31,7 +32,7 @@ from task_tracker.errors import (
 )
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import Lease, Stored
+from task_tracker.store import Lease, Stored, Version
 
 __all__ = ["EntryLease", "Grabbed", "Ownership", "Patience"]
 
@@ -53,16 +54,24 @@ class Grabbed(NamedTuple):
         return self.stored.record
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Progress:
+    """What was done under a lease so far."""
+
+    announced: str
+    """The name under which the task is announced."""
+    given_up: bool = False
+    """Nothing more is written, also if what is left of the entry could not be removed."""
+    written: Version = None
+    """What was published last."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class EntryLease(Lease):
-    """A lease with its entry.
-
-    ``announced`` holds the name under which the task is announced; nothing once the lease was given up, also if
-    what is left of it could not be removed.
-    """
+    """A lease with its entry, and what was done under it."""
 
     entry: Entry = dataclasses.field(default=_NO_ENTRY, repr=False)
-    announced: list[str] = dataclasses.field(default_factory=list, repr=False)
+    progress: Progress = dataclasses.field(default_factory=lambda: Progress(""), repr=False)
 
 
 class Patience:
@@ -135,8 +144,7 @@ class Ownership:
                 claimed = self.begin(grabbed, holder, count_attempt=count_attempt)
                 if claimed is not None:
                     return claimed
-            else:
-                self.wait(patience, record)
+            self.wait(patience, record)
 
     def wait(self, patience: Patience, record: TaskRecord) -> None:
         """Wait a moment for a call of somebody else's on the same task.
@@ -175,9 +183,10 @@ class Ownership:
 
     def grab_at_home(self, record: TaskRecord, *, short: bool) -> Entry | None:
         """Grab the entry of a waiting task where its record says that it waits; None if it is not there."""
-        if record.status is not TaskStatus.PENDING or record.attempt is None:
+        attempt = claim_of(record)
+        if record.status is not TaskStatus.PENDING or attempt is None:
             return None
-        name = EntryName.of(record, record.attempt.epoch, record.attempt.token)
+        name = EntryName.of(record, attempt.epoch, attempt.token)
         for home in self._entries.homes(record, name):
             entry = self._entries.grab(home, name, short=short)
             if entry is not None:
@@ -205,7 +214,8 @@ class Ownership:
                 if stored is None or record is None or not self._is_for(entry, record):
                     self._clear(entry, record)
                     return None
-                epoch = record.attempt.epoch if record.attempt is not None else 0
+                attempt = claim_of(record)
+                epoch = attempt.epoch if attempt is not None else 0
                 if epoch < entry.name.epoch:
                     return Grabbed(entry, stored)
                 # A power cut lost the last rename of the entry; or there is a second entry, which is older.
@@ -255,7 +265,10 @@ class Ownership:
     def _begin_with(self, lease: EntryLease, record: TaskRecord) -> tuple[EntryLease, Stored] | None:
         """Commit the first write of a lease; None if it was taken over before that."""
         done = self._records.publish(lease.entry, _stamped(record, lease))
-        return None if done is None else (lease, done)
+        if done is None:
+            return None
+        lease.progress.written = done.version
+        return lease, done
 
     @contextlib.contextmanager
     def _guarded(self, grabbed: Grabbed) -> Iterator[None]:
@@ -278,7 +291,7 @@ class Ownership:
             holder,
             count + 1 if count_attempt else count,
             entry=entry,
-            announced=[announcement(record)],
+            progress=Progress(announcement(record)),
         )
         if transitions.cancellation_requested(record) or (
             self._entries.cancel_requested_at(entry.path) is not None
@@ -326,8 +339,8 @@ class Ownership:
             if record.status.is_terminal:
                 return self._end(held, record)
             stored = self._publish(held, record)
-            held.announced.clear()
-            with contextlib.suppress(OSError):  # the reconciler gives it back
+            held.progress.given_up = True
+            with contextlib.suppress(OSError, TaskTrackerError):  # it waits; the reconciler brings it home
                 cancelled = self.put_back(held.entry, stored.record)
                 if cancelled is not None:
                     return cancelled
@@ -341,24 +354,26 @@ class Ownership:
 
     def _end(self, lease: EntryLease, record: TaskRecord) -> Stored:
         stored = self._publish(lease, record)
-        announced = lease.announced.pop()
+        lease.progress.given_up = True
         with contextlib.suppress(OSError):  # the task has ended; the reconciler tidies up
-            self._control.remove_file(self._control.announcement(announced))
+            self._control.remove_file(self._control.announcement(lease.progress.announced))
             self._entries.remove(lease.entry.path, lease.token)
         return stored
 
     def _publish(self, lease: EntryLease, record: TaskRecord) -> Stored:
         record = _stamped(record, lease)
-        name, before = announcement(record), lease.announced[0]
+        name, before = announcement(record), lease.progress.announced
         changed = record.status.is_active and name != before
         if changed:
             self._announcements.make(record)
-        stored = self._records.publish(lease.entry, record)
+        stored = self._records.publish(lease.entry, record, before=lease.progress.written)
         if stored is None:
             self._lost(lease)
+        lease.progress.written = stored.version
         if changed:
-            lease.announced[0] = name
-            self._control.remove_file(self._control.announcement(before))
+            lease.progress.announced = name
+            with contextlib.suppress(OSError):  # whoever meets it finds that it is stale
+                self._control.remove_file(self._control.announcement(before))
         return stored
 
     def renew(self, lease: Lease) -> None:
@@ -374,12 +389,14 @@ class Ownership:
 
     def _held(self, lease: Lease) -> EntryLease:
         """Return the lease with its entry. Refused without a look once it is known to be lost."""
-        if lease.lost.is_set() or not isinstance(lease, EntryLease) or not lease.announced:
+        if lease.lost.is_set() or not isinstance(lease, EntryLease) or lease.progress.given_up:
             raise _loss(lease)
         return lease
 
     def _lost(self, lease: EntryLease) -> NoReturn:
         """Raise LeaseLost if the entry is really gone: one that cannot be seen just now is not lost."""
+        if lease.progress.given_up:
+            raise _loss(lease)  # ended by another thread at this moment, which is no loss
         self._check_root()
         path = lease.entry.path
         directory, _, name = path.rpartition("/")
@@ -443,7 +460,7 @@ class Ownership:
     def finish(self, grabbed: Grabbed, record: TaskRecord) -> Stored | None:
         """Write ``record`` and give up the entry; None if somebody was quicker."""
         entry, before = grabbed.entry, grabbed.record
-        attempt = transitions.next_attempt(before.attempt, entry.name.token, above=entry.name.epoch - 1)
+        attempt = transitions.next_attempt(claim_of(before), entry.name.token, above=entry.name.epoch - 1)
         record = record.changed(attempt=attempt, creation=entry.name.life)
         announced, name = announcement(before), announcement(record)
         try:
@@ -455,7 +472,7 @@ class Ownership:
             raise
         if stored is None:
             return None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, TaskTrackerError):
             if record.status.is_terminal or name != announced:
                 self._control.remove_file(self._control.announcement(announced))
             if record.status.is_terminal:

@@ -16,8 +16,9 @@ from stores.files.lease.entries import Entry
 from stores.files.local import LocalFiles
 from stores.files.versions import FileVersion
 from task_tracker.codec import encode_record
+from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Stored
+from task_tracker.store import Stored, Version
 
 __all__ = ["Records"]
 
@@ -43,8 +44,20 @@ class Records:
         try:
             record, version, _ = self._load(key)
         except FileNotFoundError:
-            return None
+            directory, name = self._layout.place(key)
+            # A network client may not see a new name at once; what is listed is there.
+            if name not in self._files.names(directory):
+                return None
+            record, version, _ = self._load_listed(key)
         return Stored(record, version)
+
+    def _load_listed(self, key: TaskKey) -> tuple[TaskRecord, FileVersion, int]:
+        try:
+            return self._load(key)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(
+                f"task {key.task_id} is listed but cannot be opened yet (a network disk may be late); ask again"
+            ) from error
 
     def read(self, key: TaskKey) -> TaskRecord | None:
         """Return the record alone."""
@@ -55,25 +68,31 @@ class Records:
         """Return the full path of a record."""
         return self._files.where(*self._layout.place(key))
 
-    def publish(self, entry: Entry, record: TaskRecord) -> Stored | None:
+    def publish(self, entry: Entry, record: TaskRecord, *, before: Version = None) -> Stored | None:
         """Put ``record`` in its place as the holder of ``entry``; None if the entry is somebody else's by now.
 
-        Raises StoreUnavailable, OSError.
+        ``before`` is what this holder published last: to find just that there proves nothing. Raises
+        StoreUnavailable, OSError.
         """
         directory, name = self._layout.place(record.key)
         data = encode_record(record)
         staged = f"{entry.stage}/{next(self._serials)}"
+        version = FileVersion.of(data, None)
         try:
             self._control.write(staged, data, sync=self._files.syncs)
+        except FileNotFoundError:
+            return None
+        try:
             self._files.publish(staged, directory, name, final=record.status.is_terminal)
         except FileNotFoundError:
-            if not self._landed(directory, name, data):
+            known = isinstance(before, FileVersion) and before.digest == version.digest
+            if known or not self._landed(directory, name, data):
                 self._discard(staged)
                 return None
         except BaseException:
             self._discard(staged)
             raise
-        return Stored(record, FileVersion.of(data, None))
+        return Stored(record, version)
 
     def _landed(self, directory: str, name: str, data: bytes) -> bool:
         """Tell whether a write whose answer was "not there" was done all the same (a repeated request)."""

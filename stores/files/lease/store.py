@@ -19,7 +19,7 @@ from stores.files.id_times import out_of_order
 from stores.files.index import UNORDERED
 from stores.files.layout import SUFFIX
 from stores.files.lease.adoption import Adoption
-from stores.files.lease.announcements import Announcements
+from stores.files.lease.announcements import Announcements, Crowded
 from stores.files.lease.births import Births, Fenced, Place
 from stores.files.lease.control import Control
 from stores.files.lease.deletions import Busy, Deletions
@@ -30,8 +30,9 @@ from stores.files.lease.intents import Intents
 from stores.files.lease.ownership import EntryLease, Ownership
 from stores.files.lease.queue import Queue
 from stores.files.lease.records import Records
+from stores.files.lease.reports import Reports
 from stores.files.lease.sweeping import Recovery
-from stores.files.lease.watch import LeaseWatch
+from stores.files.lease.watch import WATCHED_PERIODS, LeaseWatch
 from stores.files.lease.work import Work
 from stores.files.local import LocalFiles
 from stores.files.ops import FileOps
@@ -99,6 +100,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
         prepared: bool = False,
     ) -> None:
         self.lease_seconds, self.heartbeat_seconds = lease_terms(lease_seconds, heartbeat_seconds)
+        self.watch_seconds = self.heartbeat_seconds * WATCHED_PERIODS
         self._clock = clock
         self._ops = ops if ops is not None else FileOps()
         self._local = LocalFiles(
@@ -146,9 +148,9 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._records, self._control, self._entries, self._births, self._ownership, clock
         )
         self._deletions = Deletions(self._control, clock, self._mark_deletion)
-        queue = Queue(self._control, clock)
+        queue, reports = Queue(self._control, clock), Reports()
         self._work = Work(
-            self._control, self._births, self._entries, self._records, self._ownership, queue, clock
+            self._control, self._births, self._entries, self._records, self._ownership, queue, reports
         )
         self._adoption = Adoption(
             self._control,
@@ -157,6 +159,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._entries,
             self._births,
             self._work,
+            reports,
             clock,
         )
         self._recovery = Recovery(
@@ -167,6 +170,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._ownership,
             self._watch,
             self._adoption,
+            reports,
             lease_seconds=self.lease_seconds,
         )
 
@@ -213,7 +217,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
                     raise TaskExists(
                         f"task {record.task_id} exists already; choose another id or leave it out"
                     ) from error
-                except (Fenced, TimeoutError) as error:
+                except (Fenced, Crowded) as error:
                     if patience.wait():
                         continue
                     raise StoreUnavailable(
@@ -269,12 +273,11 @@ class LeaseTaskStore(FileStore, LeaseStore):
                 if grabbed is not None:
                     if expected is not None and _digest(expected) != _digest(grabbed.stored.version):
                         self._ownership.settle(grabbed)
-                        continue
+                        continue  # and be told so above
                     done = self._ownership.write(grabbed, record)
                     if done is not None:
                         return done
-                else:
-                    self._ownership.wait(patience, stored.record)
+                self._ownership.wait(patience, stored.record)
 
     def delete(self, key: TaskKey, *, expected: Version | None = None) -> None:
         """Remove a record that has ended; see :meth:`TaskStore.delete`."""
@@ -360,12 +363,13 @@ class LeaseTaskStore(FileStore, LeaseStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
     ) -> Sequence[Stored]:
         """Return pending tasks that nobody holds; see :meth:`LeaseStore.unclaimed`."""
         with self._trouble("list", self._control.directory):
-            return self._work.unclaimed(task_types, older_than_seconds, limit)
+            return self._work.unclaimed(task_types, older_than_seconds, limit, handled=handled)
 
     def workload(self) -> Workload:
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""
@@ -521,7 +525,10 @@ class LeaseTaskStore(FileStore, LeaseStore):
             yield
         except OSError as error:
             self._local.check_root()
-            raise unavailable(verb, path, error) from error
+            # Several steps were taken: which of them had effect is for the next look to find out.
+            raise StoreUnavailable(
+                f"cannot {verb} {error.filename or path}: {error.strerror or error}; try again once that is mended"
+            ) from error
 
 
 def open_lease(options: StoreOptions) -> LeaseTaskStore:

@@ -7,7 +7,6 @@ read or written keeps nothing else from being settled.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Sequence
 
 from stores.files.lease.adoption import Adoption
@@ -17,15 +16,14 @@ from stores.files.lease.deletions import Deletions
 from stores.files.lease.entries import Entry
 from stores.files.lease.names import life_of
 from stores.files.lease.ownership import EntryLease, Ownership
+from stores.files.lease.reports import Reports
 from stores.files.lease.watch import LeaseWatch, Sighting
 from stores.files.lease.work import Work
-from task_tracker.errors import TaskTrackerError
+from task_tracker.errors import StoreUnavailable, TaskTrackerError
 from task_tracker.records import TaskKey, TaskStatus
 from task_tracker.store import Expired, Stored
 
 __all__ = ["Recovery"]
-
-_log = logging.getLogger("task_tracker")
 
 
 class Recovery:
@@ -40,6 +38,7 @@ class Recovery:
         ownership: Ownership,
         watch: LeaseWatch,
         adoption: Adoption,
+        reports: Reports,
         *,
         lease_seconds: float,
     ) -> None:
@@ -50,6 +49,7 @@ class Recovery:
         self._ownership = ownership
         self._watch = watch
         self._adoption = adoption
+        self._reports = reports
         self._lease_seconds = lease_seconds
 
     def recover(self, limit: int) -> int:
@@ -67,7 +67,7 @@ class Recovery:
                 try:
                     done += settle(name)
                 except (OSError, TaskTrackerError) as error:
-                    report(f"{directory}/{name}", error)
+                    self._reports.tell(f"{directory}/{name}", error)
         return done + self._work.promote(limit) + self._adoption.once()
 
     def old(self, directory: str, seconds: float) -> list[str]:
@@ -92,7 +92,7 @@ class Recovery:
             try:
                 stored = self._running(sighting)
             except (OSError, TaskTrackerError) as error:
-                report(sighting.path, error)
+                self._reports.tell(sighting.path, error)
                 continue
             if stored is not None:
                 attempt = stored.record.attempt
@@ -103,7 +103,9 @@ class Recovery:
     def _running(self, sighting: Sighting) -> Stored | None:
         """Return the record of an expired lease if it runs; settle the entry if not."""
         key = self._births.key_of(sighting.path, sighting.name)
-        stored = None if key is None else self._ownership.load(key)
+        if key is None:
+            raise StoreUnavailable("whose task it is of is not known any more; run doctor with fix")
+        stored = self._ownership.load(key)
         if (
             stored is not None
             and life_of(stored.record) == sighting.name.life
@@ -111,7 +113,7 @@ class Recovery:
             and stored.record.status is not TaskStatus.PENDING
         ):
             return stored
-        if key is not None and self._watch.unchanged(sighting):
+        if self._watch.unchanged(sighting):
             entry = self._ownership.grab(sighting.path, sighting.name)
             if entry is not None:
                 self.judge(entry, key)
@@ -135,8 +137,3 @@ class Recovery:
         if grabbed is None:
             return None
         return self._ownership.take_over(grabbed, holder, count_attempt=count_attempt)
-
-
-def report(path: str, error: Exception) -> None:
-    """Log what could not be settled; the next pass comes to it again."""
-    _log.warning("%s could not be settled: %s", path, error, extra={"event": "recovery_failed", "path": path})

@@ -7,6 +7,7 @@ heartbeat periods while this process watched. Neither is needed for safety, only
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from stores.files.lease.names import EntryName
 from task_tracker.clock import Clock
 from task_tracker.forks import renew_after_fork
 
-__all__ = ["LeaseWatch", "Sighting"]
+__all__ = ["WATCHED_PERIODS", "LeaseWatch", "Sighting"]
 
 WATCHED_PERIODS = 2
 
@@ -79,10 +80,9 @@ class LeaseWatch:
                 if name is None:
                     continue
                 path = f"{directory}/{text}"
-                try:
+                # Moved on meanwhile, or out of reach just now: the next look comes to it again.
+                with contextlib.suppress(OSError):
                     found.append((path, name, self._control.mtime_ns(path)))
-                except FileNotFoundError:
-                    continue  # moved on meanwhile
         return found
 
     def unchanged(self, sighting: Sighting) -> bool:

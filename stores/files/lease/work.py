@@ -17,7 +17,7 @@ from stores.files.lease.names import EntryName, life_of
 from stores.files.lease.ownership import EntryLease, Grabbed, Ownership
 from stores.files.lease.queue import Queue
 from stores.files.lease.records import Records
-from task_tracker.clock import Clock
+from stores.files.lease.reports import Reports
 from task_tracker.errors import CorruptRecord, TaskTrackerError
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Stored, Workload
@@ -38,7 +38,7 @@ class Work:
         records: Records,
         ownership: Ownership,
         queue: Queue,
-        clock: Clock,
+        reports: Reports,
     ) -> None:
         self._control = control
         self._births = births
@@ -46,7 +46,7 @@ class Work:
         self._records = records
         self._ownership = ownership
         self._queue = queue
-        self._clock = clock
+        self._reports = reports
         self._types: dict[str, str] = {}
 
     # ---- the next task -------------------------------------------------------------------------------
@@ -117,14 +117,20 @@ class Work:
         for _, path, name in self._queue.due():
             if moved >= limit:
                 break
-            record = self._record(path, name)
-            if record is None or record.status is not TaskStatus.PENDING:
-                entry = self._entries.grab(path, name, short=True)
-                if entry is not None and (grabbed := self.judged(entry)) is not None:
-                    self._ownership.settle(grabbed)
-            elif self._control.move_home(path, self._control.ready_home(record, name)):
-                moved += 1
+            try:
+                moved += self._promote(path, name)
+            except (OSError, TaskTrackerError) as error:
+                self._reports.tell(path, error)  # one that cannot be read keeps nobody else waiting
         return moved
+
+    def _promote(self, path: str, name: EntryName) -> bool:
+        record = self._record(path, name)
+        if record is not None and record.status is TaskStatus.PENDING:
+            return self._control.move_home(path, self._control.ready_home(record, name))
+        entry = self._entries.grab(path, name, short=True)
+        if entry is not None and (grabbed := self.judged(entry)) is not None:
+            self._ownership.settle(grabbed)
+        return False
 
     def _running_types(self, but: Entry | None = None) -> dict[str, int]:
         """Return how many leases there are of each type, those that are being taken included."""
@@ -146,7 +152,12 @@ class Work:
     # ---- questions -----------------------------------------------------------------------------------
 
     def unclaimed(
-        self, task_types: Sequence[tuple[str, int]] | None, older_than_seconds: float, limit: int
+        self,
+        task_types: Sequence[tuple[str, int]] | None,
+        older_than_seconds: float,
+        limit: int,
+        *,
+        handled: bool | None,
     ) -> Sequence[Stored]:
         """Return waiting tasks, oldest first."""
         now_ns = self._control.now_ns() if older_than_seconds > 0 else 0
@@ -154,12 +165,16 @@ class Work:
         for path, name in sorted(
             (
                 (path, name)
-                for path, name in self._waiting(task_types)
+                for path, name in self._waiting(task_types, handled)
                 if not now_ns or self._is_old(path, name, now_ns, older_than_seconds)
             ),
             key=lambda place: place[1].sort,
         ):
-            stored = self._stored(path, name)
+            try:
+                stored = self._stored(path, name)
+            except (OSError, TaskTrackerError) as error:
+                self._reports.tell(path, error)
+                continue
             if stored is None:
                 continue
             if stored.record.status is not TaskStatus.PENDING:
@@ -211,14 +226,19 @@ class Work:
             max(0.0, now - min(running, default=now)),
         )
 
-    def _waiting(self, task_types: Sequence[tuple[str, int]] | None) -> Iterator[tuple[str, EntryName]]:
-        if task_types is None:
+    def _waiting(
+        self, task_types: Sequence[tuple[str, int]] | None, handled: bool | None = None
+    ) -> Iterator[tuple[str, EntryName]]:
+        if task_types is None and handled is not True:
             for shard in self._control.shard_names():
                 directory = f"{self._control.idle}/{shard}"
                 for text in self._control.names(directory):
                     name = EntryName.parse(text)
                     if name is not None:
                         yield f"{directory}/{text}", name
+        if handled is False:
+            return
+        if task_types is None:
             kinds = self._queue.kinds()
         else:
             kinds = [self._control.kind_directory(*kind) for kind in dict.fromkeys(task_types)]

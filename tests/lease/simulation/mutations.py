@@ -27,7 +27,7 @@ from stores.files.versions import FileVersion
 from task_tracker import transitions
 from task_tracker.codec import encode_record
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Expired, Lease, Stored
+from task_tracker.store import Expired, Lease, Stored, Version
 
 # ---- claims and take-overs --------------------------------------------------------------------------------
 
@@ -102,7 +102,9 @@ def any_life(entry: Entry, record: TaskRecord) -> bool:
 # ---- writing ----------------------------------------------------------------------------------------------
 
 
-def look_then_write(self: Records, entry: Entry, record: TaskRecord) -> Stored | None:
+def look_then_write(
+    self: Records, entry: Entry, record: TaskRecord, *, before: Version = None
+) -> Stored | None:
     """Looks whether the lease is there, and then writes past it."""
     if not self._control.exists(entry.path):
         return None
@@ -125,7 +127,7 @@ def lost_at_once(self: Ownership, lease: EntryLease) -> None:
 
 def entry_first(self: Ownership, lease: EntryLease, record: TaskRecord) -> Stored:
     """Removes the entry before the terminal record is written."""
-    lease.announced.clear()
+    lease.progress.given_up = True
     self._control.remove_file(self._control.announcement(announcement(record)))
     stage, path = lease.entry.stage, lease.entry.path
     aside = f"{self._control.new}/{lease.token}"
@@ -145,7 +147,7 @@ def key_first(self: Ownership, lease: EntryLease, record: TaskRecord) -> Stored:
     """Frees the kind before the task has ended."""
     self._control.remove_file(self._control.announcement(announcement(record)))
     stored = self._publish(lease, record)
-    lease.announced.clear()
+    lease.progress.given_up = True
     self._entries.remove(lease.entry.path, lease.token)
     return stored
 
