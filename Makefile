@@ -35,6 +35,6 @@ bench: setup
 	@$(PY) -m benchmarks
 
 clean:
-	@rm -rf .venv .setup build dist htmlcov .coverage .coverage.* \
+	@rm -rf .venv .venv-agfs* .setup build dist htmlcov .coverage .coverage.* \
 	    .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

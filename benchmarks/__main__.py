@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import importing, leases, life, listing, reading
+from benchmarks import agfs, importing, leases, life, listing, objects, reading
 from benchmarks.measure import Row, file_system
 
 SCRATCH = Path(__file__).resolve().parent.parent / ".bench"
@@ -24,6 +24,8 @@ def main() -> int:
         ("life", lambda: life.rows(SCRATCH, memory_disk)),
         ("listing", lambda: listing.rows(SCRATCH, memory_disk)),
         ("leases", lambda: leases.rows(SCRATCH, memory_disk)),
+        ("agfs", lambda: agfs.rows(SCRATCH)),
+        ("objects", objects.rows),
     ]
     asked = sys.argv[1:] or [name for name, _ in parts]
     missed = 0

@@ -19,7 +19,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import orjson
 
@@ -521,13 +521,19 @@ class LeaseStore(TaskStore):
         """Return what waits and what runs."""
 
 
+SHORTEST_LEASE_SECONDS: Final = 0.01
+"""A few ticks of a file system's time stamps; nothing can be renewed more often."""
+
+
 def lease_terms(lease_seconds: float, heartbeat_seconds: float | None) -> tuple[float, float]:
     """Return both terms, the second one by default a part of the first. Raises SettingsError if they do not fit."""
-    if not lease_seconds > 0:
-        raise SettingsError(f"lease_seconds is {lease_seconds!r}; give a positive number of seconds")
+    if not _is_number(lease_seconds) or not lease_seconds >= SHORTEST_LEASE_SECONDS:
+        raise SettingsError(
+            f"lease_seconds is {lease_seconds!r}; give a number of seconds, at least {SHORTEST_LEASE_SECONDS}"
+        )
     if heartbeat_seconds is None:
         return lease_seconds, lease_seconds / defaults.HEARTBEATS_PER_LEASE
-    if not heartbeat_seconds > 0:
+    if not _is_number(heartbeat_seconds) or not heartbeat_seconds > 0:
         raise SettingsError(f"heartbeat_seconds is {heartbeat_seconds!r}; give a positive number of seconds")
     if heartbeat_seconds * defaults.HEARTBEATS_PER_LEASE > lease_seconds * (
         1 + 1e-9
@@ -537,3 +543,7 @@ def lease_terms(lease_seconds: float, heartbeat_seconds: float | None) -> tuple[
             f"least {defaults.HEARTBEATS_PER_LEASE} heartbeats, so that one that comes late does not lose it"
         )
     return lease_seconds, heartbeat_seconds
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

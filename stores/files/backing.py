@@ -1,15 +1,16 @@
 """What the persistent store needs from a place that keeps files.
 
 Owns the vocabulary (a read, a signature) and the promises. Implementations: a local directory
-(:mod:`stores.files.local`) and a server's own file client (:mod:`stores.files.client`). Absence is
-``FileNotFoundError``, a taken name ``FileExistsError``; everything else that goes wrong is StoreUnavailable.
+(:mod:`stores.files.local`), a server's own file client (:mod:`stores.files.client`), an object store
+(:mod:`stores.files.objects`). Absence is ``FileNotFoundError``, a taken name ``FileExistsError``; everything else
+that goes wrong is StoreUnavailable.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 from task_tracker.clock import wall_ns
@@ -18,6 +19,7 @@ from task_tracker.store import Capabilities
 
 __all__ = [
     "DELETED",
+    "SETTLED_NS",
     "AnySignature",
     "Backing",
     "Changed",
@@ -92,6 +94,11 @@ class Backing(ABC):
     """Whether files can be removed at all."""
     conditional: bool = False
     """Whether ``replace`` and ``retire`` compare with ``over`` by themselves, so that nobody is to be kept out."""
+    consistent: bool = False
+    """Whether everybody sees a write once it has returned, whole: a miss is a miss, and nothing is ever torn."""
+
+    def keep_own_files_in(self, directory: str) -> None:  # noqa: B027  # most places need none
+        """Put files of the place's own, if it needs any, below the control ``directory``."""
 
     @abstractmethod
     def where(self, directory: str, name: str) -> str:
@@ -125,6 +132,10 @@ class Backing(ABC):
         if known is not None and self.signature(directory, name) == known:
             return None
         return self.read(directory, name)
+
+    def reading_ahead(self, directory: str, names: Sequence[str]) -> AbstractContextManager[None]:
+        """Return a context in which this thread reads these files; a place may read them all at once."""
+        return nullcontext()
 
     @abstractmethod
     def directories(self, directory: str) -> Sequence[str]:
@@ -175,6 +186,10 @@ class Backing(ABC):
     @abstractmethod
     def sweep(self, directory: str, names: Sequence[str]) -> None:
         """Remove temporary files that crashed writers left among ``names``; never those of live ones."""
+
+    def is_abandoned(self, directory: str, name: str) -> bool:
+        """Tell whether ``name`` is a temporary file that nobody will ever finish."""
+        return False
 
     @staticmethod
     def read_time_ns() -> int:

@@ -223,8 +223,12 @@ class ClientFiles(Backing):
     def sweep(self, directory: str, names: Sequence[str]) -> None:
         """Remove temporary files that are a day old by their names: a client does not tell their age."""
         for name in names:
-            if self.can_remove and self._temporaries.stale(name):
+            if self.can_remove and self.is_abandoned(directory, name):
                 self._discard(self.where(directory, name))
+
+    def is_abandoned(self, directory: str, name: str) -> bool:
+        """Tell whether ``name`` says that it is a temporary file, a day old."""
+        return self._temporaries.stale(name)
 
     def _discard(self, path: str) -> None:
         if self.can_remove:

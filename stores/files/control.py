@@ -46,6 +46,8 @@ class RootMarks:
 
     def opened_at(self) -> float:
         """Return the Unix time at which this library first opened the root; it is noted now if it never was."""
+        if not self._files.capabilities.durable:
+            return 0.0  # no history from before an upgrade is in there
         if self._opened_at is None:
             try:
                 self._opened_at = self._read()

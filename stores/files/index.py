@@ -11,10 +11,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import filterfalse
 from typing import Final
 
-from stores.files.backing import DELETED, AnySignature, Backing, Look, settled
+from stores.files.backing import AnySignature, Backing, Look, settled
 from stores.files.id_times import ID_SLACK_SECONDS, is_recent
 from stores.files.layout import SUFFIX, Layout
 from stores.files.shelf import RecordShelf
@@ -93,7 +94,8 @@ class OwnerIndex:
             for _ in range(MAX_ROUNDS):
                 found = self._newest(query, wanted)
                 full = wanted is not None and len(found) == wanted
-                batch = min(max(FIRST_BATCH, 2 * (query.limit or LARGEST_BATCH)), LARGEST_BATCH)
+                most = LARGEST_BATCH if wanted is None else wanted
+                batch = min(most if self._backing.remote else max(FIRST_BATCH, 2 * most), LARGEST_BATCH)
                 while self._read_down_to(found[-1].created_at if full else None, query, batch):
                     # Hardly anything passes the filter; to look through all of it each time would add up.
                     batch *= 2
@@ -185,13 +187,8 @@ class OwnerIndex:
         if not self._unordered and UNORDERED in self._others:
             # An id may have come again: what was final is looked at once more.
             self._unordered = True
-            suspects.extend(
-                summary.task_id
-                for summary in self._listing
-                if summary.task_id not in self._versions
-                and summary.task_id not in self._reusable
-                and summary.task_id not in self._recent
-            )
+            kept = self._versions.keys() | self._reusable.keys() | self._recent.keys()
+            suspects.extend(summary.task_id for summary in self._listing if summary.task_id not in kept)
         if unread:
             self._unread.extend(unread)
             self._unread.sort()
@@ -199,11 +196,10 @@ class OwnerIndex:
             # Each stays a suspect if a later one cannot be read.
             known = self._reusable.pop(task_id, None) or self._recent.pop(task_id, None) or _UNKNOWN
             self._versions.setdefault(task_id, known)
-        self._look_again([task_id for task_id in suspects if not self._check(task_id, look)])
-        if self._recent:
-            self._recent = {
-                task_id: version for task_id, version in self._recent.items() if is_recent(task_id, started)
-            }
+        told = look.signatures is not None
+        with self._reading_ahead([each for each in suspects if told and self._differs(each, look)]):
+            self._look_again([task_id for task_id in suspects if not self._check(task_id, look)])
+        self._recent = {each: version for each, version in self._recent.items() if is_recent(each, started)}
         self._signature = signature
         self._settled = settled(signature, started)
 
@@ -217,12 +213,8 @@ class OwnerIndex:
 
     def _check(self, task_id: str, look: Look) -> bool:
         """Read a record again unless it is proved to be the known one; False if it is not to be found."""
-        known = self._versions[task_id]
-        name, told = self._name(task_id), look.signatures
         try:
-            if not known.settled or known.signature != (
-                self._backing.signature(self._directory, name) if told is None else told.get(name)
-            ):
+            if self._differs(task_id, look):
                 self._read(task_id)
                 return True
         except FileNotFoundError:
@@ -231,6 +223,13 @@ class OwnerIndex:
         if summary is not None and summary.status.is_terminal:
             self._note_ended(task_id, self._versions.pop(task_id))
         return True
+
+    def _differs(self, task_id: str, look: Look) -> bool:
+        """Tell whether a file is not proved to be what was read. Raises FileNotFoundError."""
+        known, name, told = self._versions[task_id], self._name(task_id), look.signatures
+        return not known.settled or known.signature != (
+            self._backing.signature(self._directory, name) if told is None else told.get(name)
+        )
 
     def _note_ended(self, task_id: str, version: FileVersion) -> None:
         """Keep the version of an ended record for as long as its id may come again without being out of order."""
@@ -241,11 +240,10 @@ class OwnerIndex:
 
     def _deletions_changed(self, look: Look) -> bool:
         """Tell whether a record may have been deleted since this was last asked."""
+        if look.signatures is not None:
+            return True  # to compare what the listing told costs nothing
         before = self._deletions
-        told = look.signatures
-        self._deletions, certain = (
-            self._backing.deletions(self._directory) if told is None else (told.get(DELETED), True)
-        )
+        self._deletions, certain = self._backing.deletions(self._directory)
         return not certain or self._deletions != before
 
     def _look_again(self, task_ids: Sequence[str]) -> None:
@@ -279,16 +277,13 @@ class OwnerIndex:
         except CorruptRecord as error:
             # What was last read of it stays: an active record that is damaged is still somebody's.
             self._corrupt[task_id] = error
+            self._forget_version(task_id)
             self._versions[task_id] = _UNKNOWN
-            self._reusable.pop(task_id, None)
-            self._recent.pop(task_id, None)
             self._shelf.drop(key)
             return None
         self._corrupt.pop(task_id, None)
         self._listing.put(Summary.of(record))
-        self._versions.pop(task_id, None)
-        self._reusable.pop(task_id, None)
-        self._recent.pop(task_id, None)
+        self._forget_version(task_id)
         if record.status.is_terminal:
             self._note_ended(task_id, version)
         else:
@@ -301,11 +296,8 @@ class OwnerIndex:
         """Return the record of a summary, from the shelf or read anew; None if it is not what it was."""
         key = TaskKey(self._account_id, self._user_id, summary.task_id)
         stored = self._shelf.get(key)
-        version = (
-            self._versions.get(summary.task_id)
-            or self._reusable.get(summary.task_id)
-            or self._recent.get(summary.task_id)
-        )
+        kept = (self._versions, self._reusable, self._recent)
+        version = next((versions[summary.task_id] for versions in kept if summary.task_id in versions), None)
         if stored is not None and (version is None or version == stored.version):
             return stored
         try:
@@ -351,14 +343,18 @@ class OwnerIndex:
 
     def _read_slice(self, low: int, high: int) -> None:
         # Upwards: the listing is cheapest to extend at its end.
-        gone = []
-        for task_id in self._unread[low:high]:
-            try:
-                self._read(task_id)
-            except FileNotFoundError:
-                gone.append(task_id)
+        gone, task_ids = [], self._unread[low:high]
+        with self._reading_ahead(task_ids):
+            for task_id in task_ids:
+                try:
+                    self._read(task_id)
+                except FileNotFoundError:
+                    gone.append(task_id)
         del self._unread[low:high]
         self._look_again(gone)
+
+    def _reading_ahead(self, task_ids: Sequence[str]) -> AbstractContextManager[None]:
+        return self._backing.reading_ahead(self._directory, [self._name(task_id) for task_id in task_ids])
 
     def _read_some(self) -> bool:
         """Read one batch; True if more is left."""
@@ -377,14 +373,16 @@ class OwnerIndex:
         if task_id is None:
             return
         self._listing.remove(task_id)
-        self._versions.pop(task_id, None)
-        self._reusable.pop(task_id, None)
-        self._recent.pop(task_id, None)
+        self._forget_version(task_id)
         self._corrupt.pop(task_id, None)
         self._shelf.drop(TaskKey(self._account_id, self._user_id, task_id))
         position = bisect_left(self._unread, task_id)
         if self._unread[position : position + 1] == [task_id]:
             del self._unread[position]
+
+    def _forget_version(self, task_id: str) -> None:
+        for versions in (self._versions, self._reusable, self._recent):
+            versions.pop(task_id, None)
 
     def _forget_all(self) -> None:
         for name in list(self._names):

@@ -292,6 +292,13 @@ class LocalFiles(Backing):
         with contextlib.suppress(OSError):  # what it held goes with the next deletion then
             self._put(directory, mark, b"", sync=False)
 
+    def forget_directory(self, path: str) -> None:
+        """Believe nothing of a directory any more, nor of those above it: somebody removed it."""
+        while path:
+            self._checked.discard(path)
+            self._anchored.discard(self._root + path)
+            path = path.rpartition("/")[0]
+
     def check_root(self) -> None:
         """Raise StoreUnavailable if the root is gone, or is another directory than before."""
         self._there.check()

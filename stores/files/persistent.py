@@ -1,8 +1,9 @@
 """PersistentTaskStore: one JSON file per task, shared by all who see the same files.
 
 Owns what a record's file may go through. On a directory of this host updates are compare-and-set across
-processes; on a server's own file client they are last-write-wins, and the capabilities say so. Refuses to
-write below a root that a lease store has marked.
+processes by a lock, on object stores by conditional requests (:mod:`stores.files.conditional`); on a server's own file
+client they are last-write-wins, and the capabilities say so. Refuses to write below a root that a lease store has
+marked.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
+from stores.files import examining
+from stores.files.conditional import ConditionalWrites, version_of
 from stores.files.id_times import out_of_order
 from stores.files.index import UNORDERED, OwnerIndex
+from stores.files.kinds import Kinds
 from stores.files.layout import SUFFIX
 from stores.files.places import open_place
 from stores.files.reading import DELETING, FileStore, missing
@@ -23,16 +28,17 @@ from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import encode_record
 from task_tracker.errors import CapabilityMissing, InvalidTransition, SettingsError, TaskExists
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import Stored, StoreOptions, Version
+from task_tracker.store import Capabilities, Finding, Stored, StoreOptions, Version
 
 __all__ = ["PersistentTaskStore", "open_persistent"]
 
 
 class PersistentTaskStore(FileStore):
-    """Records as files below a directory, or behind a client with ``read``, ``write``, ``ls`` and ``mkdir``.
+    """Records as files: in a directory, an object store, on a file system of fsspec, behind a client.
 
-    ``files`` is a path or such a client. ``durability`` is ``full``, ``edges`` or ``none``
-    (:class:`stores.files.local.LocalFiles`; a client does what it does).
+    ``files`` is a path, a URL (``options`` go to what it means), an instance of fsspec, or a client with ``read``,
+    ``write``, ``ls`` and ``mkdir``. ``durability`` is ``full``, ``edges`` or ``none``, for directories
+    (:class:`stores.files.local.LocalFiles`).
     """
 
     def __init__(
@@ -42,9 +48,23 @@ class PersistentTaskStore(FileStore):
         prefix: str = defaults.PREFIX,
         durability: str = defaults.DURABILITY,
         lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS,
+        options: Mapping[str, Any] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(open_place(files, clock, durability, lock_timeout_seconds), prefix, clock)
+        self._claimed: Capabilities | None = None
+        place = open_place(files, clock, durability, lock_timeout_seconds, prefix=prefix, options=options)
+        super().__init__(place, prefix, clock)
+        kinds = Kinds(place, self._layout, self._load, clock, lock_timeout_seconds)
+        self._conditional = ConditionalWrites(place, kinds, self._load_or_miss, self._load, clock)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the place can do, which may have to be tried out; or what a subclass has set."""
+        return self._claimed or self._files.capabilities
+
+    @capabilities.setter
+    def capabilities(self, claimed: Capabilities) -> None:
+        self._claimed = claimed
 
     # ---- one record ----------------------------------------------------------------------------------
 
@@ -64,6 +84,8 @@ class PersistentTaskStore(FileStore):
         if index.has_active(record.task_type, record.resource_id):
             return None
         with self._writing(directory, make=True):
+            if self._files.conditional:
+                return self._conditional.create_one_of_a_kind(record, index, self.create)
             if index.has_active(record.task_type, record.resource_id):
                 return None
             return self._create(directory, name, record, data)
@@ -79,12 +101,18 @@ class PersistentTaskStore(FileStore):
         data = encode_record(record)
         try:
             with self._writing(directory):
+                final = record.status.is_terminal
+                if self._files.conditional:
+                    version = self._conditional.update(
+                        key, directory, name, data, expected=expected, final=final
+                    )
+                    return Stored(record, version)
                 if expected is None:
                     self._load_or_miss(key)
                 else:
                     # The digest alone decides: what was read as a record then is one now.
                     self._compare(key, expected, FileVersion.of(*self._files.read(directory, name)))
-                self._files.replace(directory, name, data, final=record.status.is_terminal)
+                self._files.replace(directory, name, data, final=final)
         except FileNotFoundError as error:
             raise missing(key) from error
         return Stored(record, FileVersion.of(data, None))
@@ -98,6 +126,10 @@ class PersistentTaskStore(FileStore):
         directory, name = self._placed(key)
         try:
             with self._writing(directory):
+                if self._files.conditional:
+                    self._conditional.delete(key, directory, name, expected=expected)
+                    self._indexes.forget(key.account_id, key.user_id, name)
+                    return
                 record, version = self._load_or_miss(key)
                 transitions.check_deletable(record)
                 if expected is not None:
@@ -116,6 +148,8 @@ class PersistentTaskStore(FileStore):
         directory = self._layout.owner_directory(account_id, user_id)
         with contextlib.suppress(FileNotFoundError), self._writing(directory):
             index = self._indexes.of(account_id, user_id)
+            if self._files.conditional:
+                return self._conditional.delete_owner(account_id, user_id, directory, index)
             transitions.check_owner_deletable(account_id, user_id, index.active_ids())
             names = [name for name in self._files.names(directory) if name.endswith(SUFFIX)]
             if names or self._files.exists(directory, DELETING):
@@ -141,12 +175,28 @@ class PersistentTaskStore(FileStore):
                 "the file client has no rm(), so nothing can be deleted; give one that has it, or set retention to null"
             )
 
+    def examine(self, *, fix: bool = False) -> Sequence[Finding]:
+        """Look for damaged records, temporary files and records in old places; see :meth:`TaskStore.examine`."""
+        if fix:
+            self._marks.check_writable()
+        return examining.examine(self._files, self._layout, self._load, self._adopt, fix=fix)
+
+    def _adopt(self, record: TaskRecord, data: bytes) -> None:
+        """Create a record with the bytes that it has elsewhere. Raises TaskExists."""
+        directory, name = self._layout.place(record.key)
+        with self._writing(directory, make=True):
+            self._create(directory, name, record, data)
+
     def _delete_expired(self, key: TaskKey, cutoffs: Mapping[TaskStatus, float]) -> bool:
         directory, name = self._placed(key)
         with contextlib.suppress(FileNotFoundError), self._writing(directory):
-            record, _, _ = self._load(key)
+            record, version, _ = self._load(key)
             if transitions.expired(record.status, record.updated_at, cutoffs):
-                self._remove(key, directory, name)
+                if not self._files.conditional:
+                    self._remove(key, directory, name)
+                elif not self._conditional.delete_expired(key, directory, name, record, version):
+                    return False
+                self._indexes.forget(key.account_id, key.user_id, name)
                 return True
         return False  # another life of the same id, or somebody else's sweep
 
@@ -157,9 +207,13 @@ class PersistentTaskStore(FileStore):
     # ---- the pieces ------------------------------------------------------------------------------------
 
     def _writing(self, directory: str, *, make: bool = False) -> AbstractContextManager[None]:
-        """Be the only writer of a user's directory, on a root that this store may write to."""
+        """Be the only writer of a user's directory, where that is needed, on a root that this store may write to."""
         self._marks.check_writable()
-        return self._files.exclusively(directory, make=make)
+        return (
+            contextlib.nullcontext()
+            if self._files.conditional
+            else self._files.exclusively(directory, make=make)
+        )
 
     def _remove(self, key: TaskKey, directory: str, name: str) -> None:
         self._files.retire(directory, name)
@@ -174,13 +228,13 @@ class PersistentTaskStore(FileStore):
         if out_of_order(record.task_id, record.created_at) and not self._files.exists(directory, name):
             self._mark_unordered(directory)
         try:
-            self._files.create(directory, name, data)
+            signature = self._files.create(directory, name, data)
         except FileExistsError as error:
             raise TaskExists(
                 f"task {record.task_id} exists already; choose another id or leave it out"
             ) from error
         self._marks.note_opened()
-        return Stored(record, FileVersion.of(data, None))
+        return Stored(record, version_of(data, signature))
 
     def _mark_unordered(self, directory: str) -> None:
         """Say, before the record is there, that the times in this directory's names are not to be believed."""
@@ -190,8 +244,6 @@ class PersistentTaskStore(FileStore):
 
 def open_persistent(options: StoreOptions) -> PersistentTaskStore:
     """Return the store that configuration asks for: on ``root``, or else on the server's own client."""
-    if options.options:
-        raise SettingsError(f"the persistent backend has no option {sorted(options.options)[0]!r}")
     files = options.client if options.root is None else options.root
     if files is None:
         raise SettingsError(
@@ -203,5 +255,6 @@ def open_persistent(options: StoreOptions) -> PersistentTaskStore:
         prefix=options.prefix,
         durability=options.durability,
         lock_timeout_seconds=options.lock_timeout_seconds,
+        options=options.options,
         clock=options.clock,
     )

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from stores.files.backing import Backing
+from stores.files.backing import Backing, FileRead
 from stores.files.control import RootMarks
 from stores.files.indexes import Indexes
 from stores.files.layout import Layout
@@ -45,8 +45,8 @@ class FileStore(TaskStore):
 
     def __init__(self, files: Backing, prefix: str, clock: Clock, *, locked: bool = True) -> None:
         self._files = files
-        self.capabilities = files.capabilities
         self._layout = Layout(prefix)
+        files.keep_own_files_in(self._layout.control)
         self._marks = RootMarks(files, self._layout, clock, locked=locked)
         self._indexes = Indexes(files, self._layout, self._load)
 
@@ -55,13 +55,15 @@ class FileStore(TaskStore):
     def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
         """Read a file, or only look at it; see :meth:`TaskStore.get`."""
         directory, name = self._placed(key)
+        read = None
         if isinstance(known, FileVersion) and known.settled:
             try:
-                if self._files.signature(directory, name) == known.signature:
+                read = self._files.read_unless(directory, name, known.signature)
+                if read is None:
                     return Unchanged(known)
             except FileNotFoundError:
                 pass  # a miss is confirmed below
-        record, version = self._load_or_miss(key)
+        record, version = self._load_or_miss(key, read)
         if isinstance(known, FileVersion) and known.digest == version.digest:
             return Unchanged(version)
         return Stored(record, version)
@@ -163,13 +165,14 @@ class FileStore(TaskStore):
         except InvalidTaskId as error:
             raise TaskNotFound(f"no task {key.task_id!r:.80}: {error}") from error
 
-    def _load(self, key: TaskKey) -> tuple[TaskRecord, FileVersion, int]:
-        """Read and decode a record. Raises FileNotFoundError, CorruptRecord."""
+    def _load(self, key: TaskKey, read: FileRead | None = None) -> tuple[TaskRecord, FileVersion, int]:
+        """Read and decode a record, unless it was ``read`` already. Raises FileNotFoundError, CorruptRecord."""
         directory, name = self._layout.place(key)
         # Whether others write in place is not known: a client that refuses to replace is found out by writing.
-        tries = _TORN_TRIES if self._files.remote else 1
+        tries = _TORN_TRIES if self._files.remote and not self._files.consistent else 1
         while True:
-            data, signature, settled = self._files.read(directory, name)
+            data, signature, settled = read or self._files.read(directory, name)
+            read = None
             tries -= 1
             try:
                 record = decode_record(data, key, self._files.where(directory, name))
@@ -180,11 +183,13 @@ class FileStore(TaskStore):
             else:
                 return record, FileVersion.of(data, signature, settled), len(data)
 
-    def _load_or_miss(self, key: TaskKey) -> tuple[TaskRecord, FileVersion]:
+    def _load_or_miss(self, key: TaskKey, read: FileRead | None = None) -> tuple[TaskRecord, FileVersion]:
         """Read a record; a miss is confirmed by looking at the directory. Raises TaskNotFound."""
         try:
-            record, version, _ = self._load(key)
+            record, version, _ = self._load(key, read)
         except FileNotFoundError as miss:
+            if self._files.consistent:
+                raise missing(key) from miss
             if not self._indexes.of(key.account_id, key.user_id).contains(self._layout.place(key)[1]):
                 raise missing(key) from miss
             try:

@@ -9,7 +9,7 @@ from task_tracker import transitions
 from task_tracker.errors import CapabilityMissing, LeaseHeld, TaskExists
 from task_tracker.records import TaskStatus
 from task_tracker.testing.answers import claimed_by, fetch, said
-from tests.lease.support import control, entries, expired_after, leftovers, open_store
+from tests.lease.support import age, control, entries, expired_after, leftovers, open_store
 
 
 @pytest.fixture
@@ -146,3 +146,42 @@ class TestRecordThatLostItsEntry:
         self.lose(tmp_path)
         open_store(tmp_path).purge({}, limit=10)
         assert entries(tmp_path) == ["idle@0"]
+
+
+class TestBackupThatIsRestoredAgain:
+    """The marker that elected an adopter says nothing once that one's entry is gone for certain."""
+
+    def test_record_of_this_store(self, tmp_path, make):
+        record = make("own")
+        store = open_store(tmp_path)
+        store.create(record)
+        path = tmp_path / "local/acme/tasks/alice/own.json"
+        data = path.read_bytes()
+        for _ in range(3):
+            assert store.request_cancel(record.key).record.status is TaskStatus.CANCELLED
+            path.write_bytes(data)
+            age(tmp_path, 1000)
+            store = open_store(tmp_path)
+            assert fetch(store, record.key).record == record
+        lease, stored = claimed_by(store, record.key)
+        store.end(lease, transitions.completed(stored.record, 5.0, b"1"))
+
+    def test_record_of_the_persistent_store(self, tmp_path, written):
+        path = tmp_path / "local/acme/tasks/alice/waits.json"
+        data = path.read_bytes()
+        for _ in range(3):
+            store = open_store(tmp_path)
+            lease, stored = claimed_by(store, written[0].key)
+            store.end(lease, transitions.completed(stored.record, 5.0, b"1"))
+            path.write_bytes(data)
+            age(tmp_path, 1000)
+
+    def test_young_marker_is_respected(self, tmp_path, written):
+        """Its adopter may be about to make the entry known."""
+        store = open_store(tmp_path, lock_timeout_seconds=0.1)
+        record = fetch(store, written[0].key).record
+        assert store._births.adopt(record)
+        TestRecordThatLostItsEntry().lose(tmp_path)
+        assert not store._births.adopt(record)
+        age(tmp_path, 1000)
+        assert store._births.adopt(record)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 
 import orjson
@@ -9,7 +10,14 @@ import pytest
 
 from stores.files.lease.ownership import EntryLease
 from task_tracker import TaskTracker, transitions
-from task_tracker.errors import LeaseLost, StoreUnavailable, TaskExists, TaskNotFound
+from task_tracker.errors import (
+    InvalidTransition,
+    LeaseLost,
+    SettingsError,
+    StoreUnavailable,
+    TaskExists,
+    TaskNotFound,
+)
 from task_tracker.records import TaskStatus
 from task_tracker.testing.answers import claimed_by, fetch
 from tests.lease.support import (
@@ -270,3 +278,76 @@ def test_script_that_looks_in_once_settles_dead_holders(tmp_path, make):
     with TaskTracker(open_store(tmp_path, clock=clock), clock=clock) as script:
         assert script.reconcile().holder_lost == 0
         assert script.reconcile(wait=True).holder_lost == 1
+
+
+def test_state_of_a_newer_version_is_left_alone(tmp_path, store, make):
+    """It may be replaced by who knows better, but is neither claimed nor taken for dead."""
+    record = make("own", status=TaskStatus.parse("paused"))
+    store.create(record)
+    assert expired_after(store, tmp_path) == []
+    store.recover()
+    assert store.examine() == []
+    with pytest.raises(InvalidTransition):
+        store.claim(record.key, holder="me")
+    assert store.create_if_no_active(make()) is None
+    store.update(make.changed(record, status=TaskStatus.PENDING), expected=None)
+    assert claimed_by(store, record.key)[1].record.status is TaskStatus.RUNNING
+
+
+class TestWhatSomebodyRemoved:
+    def test_directory_of_an_owner(self, tmp_path, store, make):
+        """It is made again, also in a process that has seen it before."""
+        record = make(status=TaskStatus.COMPLETED)
+        store.create(record)
+        shutil.rmtree(tmp_path / "local/acme")
+        assert store.create(make()).record.status is TaskStatus.PENDING
+
+    def test_directory_of_deletions(self, tmp_path, store, make):
+        """A task that cannot be deleted is not "not found"."""
+        record = make(status=TaskStatus.COMPLETED)
+        store.create(record)
+        (control(tmp_path) / "deletes").rmdir()
+        with pytest.raises(StoreUnavailable, match="doctor"):
+            store.delete(record.key)
+        with pytest.raises(StoreUnavailable):
+            store.delete_owner("acme", "alice")
+        assert [finding.kind for finding in store.examine(fix=True)] == ["missing_directory"]
+        store.delete(record.key)
+
+    def test_root(self, tmp_path, make):
+        root = tmp_path / "root"
+        store = open_store(root)
+        record = make(status=TaskStatus.COMPLETED)
+        store.create(record)
+        root.rename(tmp_path / "away")
+        with pytest.raises(StoreUnavailable):
+            store.delete(record.key)
+
+
+class TestClocks:
+    def test_stamp_from_the_future(self, tmp_path, store, make):
+        """The server's clock was set back since: a dead holder is noticed all the same. [D026]"""
+        claimed(store, make)
+        age(tmp_path, -86_400)
+        assert store.expired() == []
+        clock_of(store).ahead += 1000
+        (expired,) = store.expired()
+        assert store.take_over(expired, holder="me") is not None
+
+    def test_holder_that_renews_is_never_taken_for_dead_by_that(self, tmp_path, store, make):
+        lease, _ = claimed(store, make)
+        age(tmp_path, -86_400)
+        store.expired()
+        for _ in range(3):
+            clock_of(store).ahead += 1000
+            store.renew(lease)
+            assert store.expired() == []
+
+    @pytest.mark.parametrize("seconds", [0, -1, 1e-9, float("nan"), "30", None, True])
+    def test_lease_that_is_no_time(self, tmp_path, seconds):
+        with pytest.raises(SettingsError, match="lease_seconds"):
+            open_store(tmp_path, lease_seconds=seconds)
+
+    def test_start_time_that_never_comes(self, store, make):
+        store.create(make(handler_version=1, not_before=8e15))
+        assert store.claim(holder="w", task_types=KIND) is None

@@ -14,9 +14,10 @@ import orjson
 
 from stores.files.backing import SETTLED_NS
 from stores.files.lease.announcements import Announcements
-from stores.files.lease.control import KEY, Control, is_not_empty
+from stores.files.lease.control import KEY, MOST_ELECTIONS, Control, is_not_empty
 from stores.files.lease.entries import Entries
 from stores.files.lease.names import LEGACY, EntryName, announcement, attempt_of, life_of
+from task_tracker import transitions
 from task_tracker.codec import decode_record, encode_record
 from task_tracker.errors import CorruptRecord, TaskTrackerError
 from task_tracker.records import TaskKey, TaskRecord
@@ -25,6 +26,8 @@ __all__ = ["Births", "Fenced"]
 
 RECORD_SUFFIX: Final = ".rec"
 _STILL_TRIES: Final = 10
+ELECTION_SECONDS: Final = 60.0
+"""A winner that has made no entry of its victory by then has stopped; what is certain is that it has none."""
 
 
 class Fenced(Exception):  # not an error: the creator starts again
@@ -76,7 +79,7 @@ class Births:
         try:
             self._control.write(staged, data, sync=self._sync)
             self._make_entry(entry, name, record.key)
-            if record.status.is_active:
+            if transitions.blocks_duplicates(record.status, record.completed_at):
                 self._announcements.make(record)
             if alone and not self._announcements.alone(record):
                 self._undo(record, staged, entry)
@@ -129,7 +132,7 @@ class Births:
 
     def _settle(self, record: TaskRecord, name: EntryName, entry: str) -> None:
         """Move the entry of a record that is there to where it belongs; a helper may have done so."""
-        if record.status.is_active:
+        if not record.status.is_terminal:
             self._control.move_home(entry, self._entries.home(record, name))
         else:
             self._entries.remove(entry)
@@ -167,7 +170,7 @@ class Births:
         self._control.remove_file(staged)
         key = self.key_of(path, name)
         record = None if key is None else self._read(key)
-        if record is not None and record.status.is_active and self._belongs(record, name):
+        if record is not None and not record.status.is_terminal and self._belongs(record, name):
             try:
                 return self._control.move_home(path, self._entries.home(record, name))
             except OSError as error:
@@ -233,14 +236,7 @@ class Births:
             if self._read(record.key) != record:
                 self._entries.remove(entry)
                 return False
-            marker = self._control.marker(record.key, name)
-            try:
-                self._ops.link(staged, marker)
-            except FileExistsError:
-                if self._control.read(marker) != token.encode():
-                    self._entries.remove(entry)
-                    return False
-            except FileNotFoundError:  # fenced
+            if not self._elected(staged, record, name):
                 self._entries.remove(entry)
                 return False
             self._announcements.make(record)
@@ -261,3 +257,25 @@ class Births:
                 return absent
             self._ops.pause(SETTLED_NS / 1e9)
         return None
+
+    def _elected(self, staged: str, record: TaskRecord, name: EntryName) -> bool:
+        """Tell whether we are the one who adopts. An election is over when its winner's entry is gone for certain."""
+        for election in range(MOST_ELECTIONS):
+            marker = self._control.marker(record.key, name, election)
+            try:
+                self._ops.link(staged, marker)
+            except FileExistsError:
+                if self._control.read(marker) == name.token.encode():
+                    return True  # a repeated request
+                if not self._is_over(marker, record):
+                    return False
+            except FileNotFoundError:  # fenced
+                return False
+            else:
+                return True
+        return False
+
+    def _is_over(self, marker: str, record: TaskRecord) -> bool:
+        """Tell whether nothing is left of an adopter that won an election a while ago."""
+        age_ns = self._control.now_ns() - self._control.file_mtime_ns(marker)
+        return age_ns > ELECTION_SECONDS * 1e9 and self._entries.is_absent(record) is True

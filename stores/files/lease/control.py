@@ -17,10 +17,12 @@ from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, READ_FLAGS, FileOps
 from task_tracker.errors import InvalidTaskId
 from task_tracker.records import TaskKey, TaskRecord
 
-__all__ = ["BUCKET_TICKS", "CANCEL", "STAGE", "TICKS_PER_SECOND", "Control", "is_not_empty"]
+__all__ = ["BUCKET_TICKS", "CANCEL", "MOST_ELECTIONS", "STAGE", "TICKS_PER_SECOND", "Control", "is_not_empty"]
 
 STAGE: Final = "stage-"
 CANCEL: Final = "cancel"
+MOST_ELECTIONS: Final = 100
+"""How often a record may lose its entry at one epoch."""
 KEY: Final = "key"
 """In an entry whose name is too short for the ids: the triple, as JSON."""
 
@@ -30,6 +32,7 @@ BUCKET_TICKS: Final = (10_000, 100, 1)
 """Waiting tasks lie in a directory for each tenth of a second, these in one for each ten seconds, and these in one for
 each 1,000: however large a backlog is and however fast it grew, finding the next task lists a few hundred names."""
 _LARGEST_PRIORITY: Final = 10**9
+_FAR_SECONDS: Final = 9e10
 _LAST_PERIOD: Final = 99_999_999
 _BUCKET_TRIES: Final = 20
 
@@ -54,6 +57,14 @@ class Control:
         self.adopt = f"{directory}/adopt"
 
     # ---- paths ---------------------------------------------------------------------------------------
+
+    def directories(self) -> list[str]:
+        """Return all directories that are there for good, each after the one it is in."""
+        spread = (self.idle, self.leases, self.keys)
+        return [
+            *(self.new, self.ready, self.later, self.deletes, self.adopt, *spread),
+            *(f"{above}/{shard}" for above in spread for shard in self.shard_names()),
+        ]
 
     def shard_names(self) -> list[str]:
         """Return the names of the directories that entries are spread over."""
@@ -85,19 +96,23 @@ class Control:
     def later_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for its start time."""
         # Rounded up: no task is ready before its time.
-        bucket = _bucket(math.ceil((record.not_before or 0) * TICKS_PER_SECOND))
+        start = min(record.not_before or 0.0, _FAR_SECONDS)
+        bucket = _bucket(math.ceil(start * TICKS_PER_SECOND))
         return f"{self.later}/{bucket}/{name}"
 
-    def marker(self, key: TaskKey, name: EntryName) -> str:
-        """Return the file that says who adopted a record that had no entry at this epoch."""
-        return f"{self.adopt}/{digest(key)}-{name.sort}-{name.life}-{name.epoch}"
+    def marker(self, key: TaskKey, name: EntryName, election: int) -> str:
+        """Return the file that says who adopted a record that had no entry at this epoch, for the nth time."""
+        return f"{self.adopt}/{digest(key)}-{name.sort}-{name.life}-{name.epoch}.{election}"
 
     def is_elected(self, key: TaskKey, name: EntryName) -> bool:
         """Tell whether the adopter that made the entry ``name`` is the one who was to."""
-        try:
-            return self.read(self.marker(key, name)) == name.token.encode()
-        except FileNotFoundError:
-            return False
+        for election in range(MOST_ELECTIONS):
+            try:
+                if self.read(self.marker(key, name, election)) == name.token.encode():
+                    return True
+            except FileNotFoundError:
+                return False
+        return False
 
     @staticmethod
     def kind_directory(task_type: str, version: int) -> str:

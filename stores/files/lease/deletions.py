@@ -16,7 +16,7 @@ import orjson
 from stores.files.lease.control import Control
 from stores.files.lease.names import digest
 from task_tracker.clock import Clock
-from task_tracker.errors import TaskTrackerError
+from task_tracker.errors import StoreUnavailable, TaskTrackerError
 from task_tracker.records import TaskKey
 
 __all__ = ["Busy", "Deletions"]
@@ -48,8 +48,13 @@ class Deletions:
         task = digest(key) + "-"
         own = f"{task}{self._clock.new_token()}"
         directory = f"{self._control.deletes}/{own}"
-        with contextlib.suppress(FileExistsError):  # a repeated request: nobody else uses the token
-            self._control.ops.mkdir(directory)
+        try:
+            with contextlib.suppress(FileExistsError):  # a repeated request: nobody else uses the token
+                self._control.ops.mkdir(directory)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(
+                f"{self._control.deletes} is not there; mount the root again, or run doctor with fix"
+            ) from error
         try:
             others = [name for name in self._control.names(self._control.deletes) if name.startswith(task)]
             if others != [own]:

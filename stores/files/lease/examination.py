@@ -64,12 +64,23 @@ class Examination:
 
     def findings(self) -> Sequence[Finding]:
         """Look at everything once."""
-        found = [*self._half_made()]
+        found = [*self._missing_directories(), *self._half_made()]
         found += self._look_at_records()
         found += self._look_at_entries()
         found += self._look_at_announcements()
         found += self._look_at_leftovers()
         return found
+
+    def _missing_directories(self) -> Iterator[Finding]:
+        """Report what every root has and this one has not: nothing can be created or claimed there."""
+        for path in self._control.directories():
+            if self._control.exists(path):
+                continue
+            if self._fix:
+                self._control.ops.mkdir(path)
+            yield Finding(
+                "missing_directory", path, "somebody removed it; opening the root makes it again", self._fix
+            )
 
     def _half_made(self) -> Iterator[Finding]:
         for directory in (self._control.new, self._control.deletes):
@@ -114,18 +125,25 @@ class Examination:
         except StoreUnavailable as error:
             yield Finding("unreadable", path, str(error))
             return
-        if record is None or not record.status.is_active:
+        if record is None or record.status.is_terminal:
             return
         self._active[key] = record
-        if self._entries.find(record) is None and self._births.lacks_entry(record):
+        if not record.status.is_active:
+            return  # a state of a newer version is left alone
+        try:
+            if self._entries.find(record) is not None or not self._births.lacks_entry(record):
+                return
             fixed = self._fix and self._births.adopt(record) is True
-            yield Finding(
-                "record_without_entry",
-                path,
-                f"the task is {record.status.value}, and nothing says who may hold it; it is adopted by the first "
-                "who claims it, or now with fix",
-                fixed,
-            )
+        except (OSError, TaskTrackerError) as error:
+            yield Finding("unreadable", path, f"its entry cannot be looked for: {error}")
+            return
+        yield Finding(
+            "record_without_entry",
+            path,
+            f"the task is {record.status.value}, and nothing says who may hold it; it is adopted by the first "
+            "who claims it, or now with fix",
+            fixed,
+        )
 
     def _look_at_temporaries(self, directory: str, names: Sequence[str]) -> Iterator[Finding]:
         for name in names:
@@ -227,7 +245,7 @@ class Examination:
                 record = self._records.read(key)
             except (CorruptRecord, StoreUnavailable):
                 return True
-            if record is not None and life_of(record) == parts[2] and record.status.is_active:
+            if record is not None and life_of(record) == parts[2] and not record.status.is_terminal:
                 return announcement(record) == name
         return False
 

@@ -87,14 +87,14 @@ class Ground:
 
     def _make(self) -> None:
         control = self._control
-        for directory in (control.new, control.ready, control.later, control.deletes, control.adopt):
-            self._make_directory(directory)
-        for above in (control.idle, control.leases, control.keys):
-            self._make_directory(above)
-            there = set(control.names(above))
-            for shard in control.shard_names():
-                if shard not in there:
-                    self._make_directory(f"{above}/{shard}")
+        there = {
+            f"{above}/{name}"
+            for above in (control.directory, control.idle, control.leases, control.keys)
+            for name in control.names(above)
+        }
+        for directory in control.directories():
+            if directory not in there:
+                self._make_directory(directory)
         with contextlib.suppress(FileExistsError):
             control.write(control.now, b"", sync=False)
         if control.exists(control.format):

@@ -157,9 +157,9 @@ class Ownership:
             path = None if place is None else place[0]
             age = None if path is None else self._watch.age_seconds(path)
             if age is not None and age > self._watch.heartbeat_seconds:
-                raise self.held(record, path)
+                raise self.held(record, path, by_a_call=True)
         if not patience.wait():
-            raise self.held(record, path)
+            raise self.held(record, path, by_a_call=True)
 
     def take(self, record: TaskRecord, *, short: bool, running: bool) -> Grabbed | None:
         """Grab the entry of ``record``, which may have gone on since it was read; None: look again.
@@ -483,14 +483,14 @@ class Ownership:
 
     # ---- asking --------------------------------------------------------------------------------------
 
-    def held(self, record: TaskRecord, path: str | None) -> LeaseHeld:
-        """Return what is raised for a task that somebody holds."""
-        holder = record.attempt.holder if record.attempt is not None else ""
+    def held(self, record: TaskRecord, path: str | None, *, by_a_call: bool = False) -> LeaseHeld:
+        """Return what is raised for a task that somebody holds, or that a call of somebody's is about to change."""
+        holder = record.attempt.holder if record.attempt is not None and not by_a_call else ""
         age = None if path is None else self._watch.age_seconds(path)
         heard = "" if age is None else f", last heard of {age:.0f} s ago"
         return LeaseHeld(
-            f"task {record.task_id} is held by {holder or 'nobody known'}{heard}; wait until it ends, is released "
-            "or its lease has expired",
+            f"task {record.task_id} is held by {holder or 'a call that does not end'}{heard}; wait until it ends, is "
+            "released or its lease has expired",
             holder=holder,
             heartbeat_age_seconds=age,
         )

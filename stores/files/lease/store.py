@@ -177,7 +177,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
     def prepare(self) -> None:
         """Probe the mount and mark the root. Raises CapabilityMissing, SettingsError, StoreUnavailable."""
         directory = self._layout.control
-        with self._trouble("prepare", directory):
+        with self._trouble("prepare", self._control.directory):
             self._local.make_directory(directory)
         ground = Ground(self._control, self._clock, lease_seconds=self.lease_seconds)
         ground.prepare(os.path.dirname(self._control.directory))
@@ -207,6 +207,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             lambda: self._local.anchor_new(directory),
         )
         patience = self._ownership.patience()
+        removed = False
         while True:
             token = self._clock.new_token()
             stamped = record.changed(attempt=Attempt(0, token, "", 0), creation=token)
@@ -217,6 +218,13 @@ class LeaseTaskStore(FileStore, LeaseStore):
                     raise TaskExists(
                         f"task {record.task_id} exists already; choose another id or leave it out"
                     ) from error
+                except FileNotFoundError:
+                    # Somebody removed the owner's directory, which was there before: it is made anew, once.
+                    if removed:
+                        raise
+                    removed = True
+                    self._local.forget_directory(directory)
+                    continue
                 except (Fenced, Crowded) as error:
                     if patience.wait():
                         continue

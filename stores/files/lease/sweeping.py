@@ -79,7 +79,8 @@ class Recovery:
         old = []
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                if now_ns - self._control.ops.lstat(f"{directory}/{name}").st_mtime_ns > seconds * 1e9:
+                # Far in the future is as old: the server's clock was set back since.
+                if abs(now_ns - self._control.ops.lstat(f"{directory}/{name}").st_mtime_ns) > seconds * 1e9:
                     old.append(name)
         return old
 
@@ -112,7 +113,8 @@ class Recovery:
             and not stored.record.status.is_terminal
             and stored.record.status is not TaskStatus.PENDING
         ):
-            return stored
+            # A state of a newer version is never acted on, and stays where it is.
+            return stored if stored.record.status.is_active else None
         if self._watch.unchanged(sighting):
             entry = self._ownership.grab(sighting.path, sighting.name)
             if entry is not None:

@@ -19,6 +19,7 @@ from task_tracker.forks import renew_after_fork
 __all__ = ["WATCHED_PERIODS", "LeaseWatch", "Sighting"]
 
 WATCHED_PERIODS = 2
+_AHEAD_SECONDS = 1.0
 
 
 class Sighting(NamedTuple):
@@ -65,7 +66,13 @@ class LeaseWatch:
             since = before[1] if before is not None and before[0] == mtime_ns else at
             seen[path] = (mtime_ns, since)
             age_seconds = (now_ns - mtime_ns) / 1e9
-            if age_seconds > self._lease_seconds and at - since >= self._watch_seconds:
+            # A stamp from the future (the server's clock stepped back) says nothing: ours alone judges then.
+            ahead = age_seconds < -_AHEAD_SECONDS
+            still_seconds = at - since
+            if still_seconds >= self._watch_seconds and (
+                age_seconds > self._lease_seconds
+                or (ahead and still_seconds > self._lease_seconds + self._watch_seconds)
+            ):
                 expired.append(Sighting(path, name, mtime_ns, age_seconds))
         self._seen = seen
         expired.sort(key=lambda sighting: sighting.mtime_ns)

