@@ -20,10 +20,10 @@ demo: setup
 	@$(PY) -m demo
 
 test: setup
-	@$(PY) -m pytest -m "not slow" --cov --cov-report=term
+	@$(PY) -m pytest -m "not slow" -n 2 --dist loadfile --cov --cov-report=term
 
 test-long: setup
-	@$(PY) -m pytest --cov --cov-report=term
+	@$(PY) -m pytest -n 2 --dist loadfile --cov --cov-report=term
 
 check: setup
 	@$(PY) -m ruff check .

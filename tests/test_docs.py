@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -30,9 +31,16 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         line = text[: match.start(1)].count("\n")
         code = compile("\n" * line + match[1], _name(page), "exec", dont_inherit=True)
         exec(code, namespace)
-    from task_tracker import reset_task_tracker
+    from task_tracker import TaskTracker, reset_task_tracker
+    from task_tracker.duty import Duty
 
     reset_task_tracker()
+    # A page that shows how to build one does not have to show how to close it; its threads must not outlive the test.
+    for found in gc.get_objects():
+        if type(found) is TaskTracker:
+            found.close()
+        elif isinstance(found, Duty):  # of a tracker that the page let go of
+            found.stop()
 
 
 @pytest.mark.parametrize(

@@ -453,7 +453,7 @@ def test_clean_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*SENSITIVE_KEYS, "X-Api-Key", "Client Secret", "DB_PASSWORD", "GITHUB_TOKEN"]
+    "name", [*sorted(SENSITIVE_KEYS), "X-Api-Key", "Client Secret", "DB_PASSWORD", "GITHUB_TOKEN"]
 )
 def test_sensitive_keys(name: str) -> None:
     assert is_sensitive_key(name)

@@ -24,11 +24,3 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def figures() -> Figures:
     return FIGURES
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    lines = FIGURES.lines()
-    if lines:
-        terminalreporter.section("faults")
-        for line in lines:
-            terminalreporter.write_line(line)

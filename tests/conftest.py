@@ -1,0 +1,34 @@
+"""What tests tell at the end of a run, gathered from all processes that ran them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.telling import TOLD, merge, section_lines
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """Sentences for the summary, one section for all of them."""
+    return TOLD.setdefault("figures", [])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # With several processes each has its own; the one that prints gets them all.
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["told"] = dict(TOLD)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    merge(getattr(node, "workeroutput", {}).get("told", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for title, lines in section_lines():
+        terminalreporter.section(title)
+        for line in lines:
+            terminalreporter.write_line(line)
