@@ -85,6 +85,10 @@ class Births:
                 self._undo(record, staged, entry)
                 return None
             self._link(staged, place, record)
+        except (Fenced, FileExistsError):
+            with contextlib.suppress(OSError):
+                self._undo(record, staged, entry)
+            raise
         except BaseException:
             # Only what is known not to be there is undone; the rest is for recovery, which fences first.
             with contextlib.suppress(OSError, TaskTrackerError):
