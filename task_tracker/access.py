@@ -42,7 +42,6 @@ class RecordAccess:
         self.changes = Changes()
         self.outcomes = PendingOutcomes(clock)
         self._locks = KeyedLocks()
-        self._exact = store.capabilities.compare_and_set
         self.leases = _leases_of(store)
         """The store as one with leases, None if it has none."""
         self.ownership = (
@@ -51,6 +50,11 @@ class RecordAccess:
             else Ownership(self.leases, self.cache, self._locks, clock, self.note, holder=holder)
         )
         """What this tracker holds, None on a store without leases."""
+
+    @property
+    def _exact(self) -> bool:
+        """Whether versions are compared. Asked each time: a server that was away says it only later."""
+        return self.store.capabilities.compare_and_set
 
     def resolve(self, task_id: str, account_id: str | None, user_id: str | None) -> TaskKey | None:
         """Return the key that a call means: the given owner's, or the one cached owner's of this id.

@@ -229,7 +229,7 @@ class Connection:
             ) from error
         except Exception as error:  # file systems raise anything
             raise StoreUnavailable(
-                f"cannot {verb} {self.show(path)}: {str(error) or type(error).__name__}; "
+                f"cannot {verb} {self.show(path)}: {redact_text(str(error)) or type(error).__name__}; "
                 "try again once that is mended"
             ) from error
 

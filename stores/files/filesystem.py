@@ -129,11 +129,14 @@ class FilesystemFiles(Backing):
         except FileNotFoundError as error:
             # "Nothing there" lets a duplicate start: first be sure that it is this root that says so.
             if not self._connection.exists(f"{self._control}/{MARK}"):
-                raise StoreUnavailable(
-                    f"cannot list {self._connection.show(directory)}: what was noted about this root when it was "
-                    "opened is gone, so it is another one or it is not mounted; look at it, then restart"
-                ) from error
+                raise self._other_root("list", directory) from error
             return ()
+
+    def _other_root(self, verb: str, directory: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"cannot {verb} {self._connection.show(directory)}: what was noted about this root when it was opened is "
+            "gone, so it is another one or it is not mounted; look at it, then restart"
+        )
 
     def exists(self, directory: str, name: str) -> bool:
         """Tell whether there is a file of this name."""
@@ -156,7 +159,7 @@ class FilesystemFiles(Backing):
     def _create_once(self, directory: str, name: str, data: bytes) -> None:
         self._make_directory(directory)
         if self._connection.in_process:
-            with _IN_PROCESS.hold((self._place, self._connection.full(f"{directory}/{name}"))):
+            with _IN_PROCESS.hold(("create", self._place)):  # one memory may be seen under several paths
                 self._look_and_publish(directory, name, data)
         elif self.found.exclusive is None:
             self._look_and_publish(directory, name, data)
@@ -246,7 +249,8 @@ class FilesystemFiles(Backing):
         try:
             self._connection.remove(source)
         except FileNotFoundError:
-            return True  # nobody else knows this name: the move took it
+            # Nobody else knows this name: the move took it, unless all of the root is away.
+            return self._connection.exists(target) and self._connection.exists(f"{self._control}/{MARK}")
         except StoreUnavailable:
             return False
         # There was something to remove: what moves by copying may have been about to do so itself.
@@ -270,7 +274,7 @@ class FilesystemFiles(Backing):
         try:
             self._connection.remove(path)
         except StoreUnavailable:
-            if self._connection.exists(path):
+            if self._connection.exists(path) or not self._connection.exists(f"{self._control}/{MARK}"):
                 raise
 
     def retire(self, directory: str, name: str, *, over: AnySignature | None = None) -> None:
@@ -316,13 +320,15 @@ class FilesystemFiles(Backing):
             return
         if len(self._made) >= _MAX_KNOWN_DIRECTORIES:
             self._made.clear()
+        if not self._connection.exists(f"{self._control}/{MARK}"):
+            raise self._other_root("write to", directory)
         self._connection.make_directories(directory)
         self._made.add(directory)
 
     @contextlib.contextmanager
     def exclusively(self, directory: str, *, make: bool = False) -> Iterator[None]:
         """Keep the other threads of this process out: all that there are, if the files are in its memory."""
-        key = (self._place, self._connection.full(directory) if self._place is not None else directory)
+        key = ("write", self._place if self._place is not None else directory)
         with self._locks.hold(key, self._lock_timeout_seconds) as held:
             if not held:
                 raise StoreUnavailable(

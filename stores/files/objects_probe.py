@@ -42,14 +42,17 @@ def probe(requests: Requests, directory: str, clock: Clock) -> Found:
         read = requests.get(path)
         objects, _ = requests.list(directory)
         mine = next((listed for listed in objects if listed.name == name), None)
-        consistent = read is not None and read[0] == data and mine is not None
+        consistent = read is not None and read[0].startswith(data) and mine is not None
         deletes = tag is not None and _deletes_only_the_right_one(requests, path, tag)
         # Those that crashed, by the server's own clock.
         for listed in objects:
             if mine is not None and mine.modified_at - listed.modified_at > _OLD:
                 requests.delete(f"{directory}/{listed.name}")
-    except FileNotFoundError:
-        return Found(False, False, False)
+    except FileNotFoundError as error:
+        # Once is no proof: somebody in between may have said it. The next call tries again.
+        raise StoreUnavailable(
+            f"{requests.where(path)} was written and is not there; try again, and if it stays so keep records elsewhere"
+        ) from error
     except BaseException:
         with contextlib.suppress(StoreUnavailable):
             requests.delete(path)
@@ -65,14 +68,15 @@ def _creates_once(requests: Requests, path: str, data: bytes) -> tuple[bool, ETa
     except Unsupported:
         return False, requests.put(path, data)
     try:
-        return False, requests.put(path, data, new=True)
+        # Other bytes: a request that was sent twice is settled by content.
+        return False, requests.put(path, data + b"-2", new=True)
     except FileExistsError:
         return True, tag
 
 
 def _refuses_wrong_tag(requests: Requests, path: str, data: bytes) -> bool:
     try:
-        requests.put(path, data, over=_WRONG)
+        requests.put(path, data + b"-3", over=_WRONG)
     except Changed:
         return True
     except Unsupported:

@@ -7,6 +7,7 @@ refusal after a lost answer is settled by looking at what is there. Refuses to k
 from __future__ import annotations
 
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -25,6 +26,7 @@ __all__ = ["Listed", "Requests", "Unsupported"]
 _T = TypeVar("_T")
 
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
+_NO_OBJECT: Final = ("NoSuchKey", "BlobNotFound", "ResourceNotFound", "No such object", "NoSuchVersion")
 _REFUSED: Final = (
     *("PermissionDeniedError", "UnauthenticatedError", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
     *("AccessDenied", "ExpiredToken", "AuthenticationFailed", "instance metadata"),
@@ -34,12 +36,13 @@ _BUSY: Final = (
     "OperationAborted",
 )  # AWS: another write is under way, try again
 _NOT_KNOWN: Final = ("NotSupportedError", "NotImplemented", "501 Not Implemented")
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _SIGNED_FOR: Final = timedelta(minutes=2)
 _WITH_GENERATIONS: Final = ("gs", "gcs")
 
 
-class Unsupported(Exception):  # an answer
+class Unsupported(StoreUnavailable):
     """The server does not know this kind of request."""
 
 
@@ -77,9 +80,18 @@ class Requests:
         except Exception as error:
             if type(error).__name__ == "NotModifiedError":
                 return None
-            if isinstance(error, FileNotFoundError) and not _says(error, _NO_BUCKET):
+            if isinstance(error, FileNotFoundError) and self._is_missing(path, error):
                 raise FileNotFoundError(self.where(path)) from error
             raise self._trouble("read", path, error) from error
+
+    def _is_missing(self, path: str, error: Exception) -> bool:
+        """Tell whether it is the object store that says that an object is not there, and no proxy before it."""
+        if _says(error, _NO_BUCKET):
+            return False
+        if _says(error, _NO_OBJECT):
+            return True
+        directory, _, name = path.rpartition("/")
+        return all(listed.name != name for listed in self.list(directory)[0])
 
     def put(self, path: str, data: bytes, *, new: bool = False, over: ETag | None = None) -> ETag | None:
         """Publish an object and return its tag. Raises FileExistsError if ``new``, Changed if ``over`` is not there."""
@@ -110,7 +122,7 @@ class Requests:
         try:
             library.delete(reading, path)
         except FileNotFoundError as error:
-            if _says(error, _NO_BUCKET):
+            if not self._is_missing(path, error):
                 raise self._trouble("delete", path, error) from error
         except Exception as error:
             raise self._trouble("delete", path, error) from error
@@ -138,7 +150,7 @@ class Requests:
                 return None
             with error:
                 said = error.read().decode(errors="replace")
-            if error.code == 404 and not any(word in said for word in _NO_BUCKET):
+            if error.code == 404 and any(word in said for word in _NO_OBJECT):
                 return FileNotFoundError(self.where(path))
             if error.code == 501:
                 return Unsupported(said)
@@ -266,8 +278,11 @@ _FROM_PARENTS: Final[list[Any]] = []
 
 
 def _says(error: BaseException, words: Sequence[str]) -> bool:
-    text = f"{type(error).__name__}: {error}"
-    return any(word in text for word in words)
+    """Tell whether the server, or the library, says one of ``words``; ids in a path say nothing."""
+    text = str(error)
+    codes = _CODE.findall(text)
+    said = " ".join(codes) if codes else text.rpartition("status code:")[2]
+    return any(word in f"{type(error).__name__}: {said}" for word in words)
 
 
 def _name(path: str) -> str:

@@ -7,6 +7,7 @@ delete anything: what was imported is put aside under another name.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ import orjson
 from stores.files.backing import Backing
 from stores.files.layout import CONTROL, SUFFIX, TASKS, Layout, decode_component
 from task_tracker.codec import decode_record
-from task_tracker.errors import CorruptRecord, InvalidTaskId, TaskExists
+from task_tracker.errors import CorruptRecord, InvalidTaskId, InvalidTransition, TaskExists
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Finding
 
@@ -98,14 +99,24 @@ class OldLayouts:
         try:
             self._adopt(record, data)
         except TaskExists:
-            if self._files.read(directory, name).data != data:
+            if not self._holds(directory, name, data):
                 return Finding(
                     OLD_LAYOUT,
                     where,
                     f"a record in an old place, but {place} is there and differs, and that one is used; compare them, "
                     "then remove this one",
                 )
+        except InvalidTransition as error:
+            return Finding(
+                OLD_LAYOUT, where, f"a record in an old place that cannot be imported now: {error}"
+            )
         return self._put_aside(old, data, where, place)
+
+    def _holds(self, directory: str, name: str, data: bytes) -> bool:
+        try:
+            return self._files.read(directory, name).data == data
+        except FileNotFoundError:
+            return False
 
     def _decode(self, old: OldRecord, data: bytes, where: str) -> TaskRecord:
         user_id = old.user_id if old.user_id is not None else _user_in(data, where)
@@ -125,7 +136,8 @@ class OldLayouts:
             if self._files.read(old.directory, aside).data != data:
                 message = f"imported to {place}; {aside} is beside this one and differs, remove one of them"
                 return Finding(OLD_LAYOUT, where, message)
-        self._files.remove(old.directory, old.name)
+        with contextlib.suppress(FileNotFoundError):  # another doctor was quicker
+            self._files.remove(old.directory, old.name)
         return Finding(
             OLD_LAYOUT, where, f"imported to {place}; the original is {aside} beside it", fixed=True
         )

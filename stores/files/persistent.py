@@ -94,7 +94,7 @@ class PersistentTaskStore(FileStore):
         """Replace a file; see :meth:`TaskStore.update`."""
         if expected is not None and not self.capabilities.compare_and_set:
             raise CapabilityMissing(
-                "a file client has no compare-and-set; pass expected=None (last write wins), or use a directory"
+                "this place has no compare-and-set; pass expected=None (last write wins), or use a directory"
             )
         key = record.key
         directory, name = self._placed(key)
@@ -121,7 +121,7 @@ class PersistentTaskStore(FileStore):
         """Remove a file of a task that has ended; see :meth:`TaskStore.delete`."""
         if expected is not None and not self.capabilities.compare_and_set:
             raise CapabilityMissing(
-                "a file client has no compare-and-set; pass expected=None, or use a directory"
+                "this place has no compare-and-set; pass expected=None, or use a directory"
             )
         directory, name = self._placed(key)
         try:
