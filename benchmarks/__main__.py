@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import agfs, importing, leases, life, listing, objects, reading
+from benchmarks import agfs, importing, leases, life, listing, objects, reading, workers
 from benchmarks.measure import Row, file_system
 
 SCRATCH = Path(__file__).resolve().parent.parent / ".bench"
@@ -26,6 +26,7 @@ def main() -> int:
         ("leases", lambda: leases.rows(SCRATCH, memory_disk)),
         ("agfs", lambda: agfs.rows(SCRATCH)),
         ("objects", objects.rows),
+        ("workers", lambda: workers.rows(SCRATCH, memory_disk)),
     ]
     asked = sys.argv[1:] or [name for name, _ in parts]
     missed = 0

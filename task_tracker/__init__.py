@@ -29,6 +29,7 @@ from task_tracker.errors import (
     TaskTrackerError,
     VersionConflict,
 )
+from task_tracker.handlers import HandlerRegistry, InvalidPayload
 from task_tracker.instance import (
     get_async_task_tracker,
     get_task_tracker,
@@ -40,6 +41,7 @@ from task_tracker.reconciler import Reconciled
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.retention import Retention
 from task_tracker.store import Finding, Lease
+from task_tracker.submitting import Submission
 from task_tracker.tracker import TaskTracker
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ __all__ = [
     "CapabilityMissing",
     "CorruptRecord",
     "Finding",
+    "HandlerRegistry",
+    "InvalidPayload",
     "InvalidTaskId",
     "InvalidTransition",
     "Lease",
@@ -63,6 +67,7 @@ __all__ = [
     "SettingsError",
     "StorageConfig",
     "StoreUnavailable",
+    "Submission",
     "TaskExists",
     "TaskKey",
     "TaskNotFound",

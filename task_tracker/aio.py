@@ -27,6 +27,7 @@ from task_tracker.listing import TaskPage
 from task_tracker.reconciler import Reconciled
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Finding, Lease
+from task_tracker.submitting import Submission
 from task_tracker.tracker import TaskTracker
 from task_tracker.waiting import Contending, Waiting
 
@@ -114,6 +115,108 @@ class AsyncTaskTracker:
             ),
             self._of_owner(account_id, user_id),
         )
+
+    # ---- submitting ----------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        task_type: str,
+        payload: object = None,
+        *,
+        account_id: str,
+        user_id: str,
+        resource_id: str | None = None,
+        version: int | None = None,
+        dedupe: bool = False,
+        not_before: float | None = None,
+        priority: int | None = None,
+        timeout_seconds: float | None = None,
+        max_attempts: int | None = None,
+        task_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        private: object = None,
+        unregistered: bool = False,
+    ) -> Submission:
+        """As :meth:`TaskTracker.submit`."""
+        return await self._run(
+            lambda: self._tracker.submit(
+                task_type,
+                payload,
+                account_id=account_id,
+                user_id=user_id,
+                resource_id=resource_id,
+                version=version,
+                dedupe=dedupe,
+                not_before=not_before,
+                priority=priority,
+                timeout_seconds=timeout_seconds,
+                max_attempts=max_attempts,
+                task_id=task_id,
+                meta=meta,
+                private=private,
+                unregistered=unregistered,
+            ),
+            self._of_owner(account_id, user_id),
+        )
+
+    async def retry(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        payload: object = None,
+        private: object = None,
+        version: int | None = None,
+        not_before: float | None = None,
+        unregistered: bool = False,
+    ) -> Submission:
+        """As :meth:`TaskTracker.retry`."""
+        return await self._run(
+            lambda: self._tracker.retry(
+                task_id,
+                account_id,
+                user_id,
+                payload=payload,
+                private=private,
+                version=version,
+                not_before=not_before,
+                unregistered=unregistered,
+            ),
+            self._of_task(task_id),
+        )
+
+    async def resume(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        payload: object = None,
+        private: object = None,
+        version: int | None = None,
+        not_before: float | None = None,
+        unregistered: bool = False,
+    ) -> Submission:
+        """As :meth:`TaskTracker.resume`."""
+        return await self._run(
+            lambda: self._tracker.resume(
+                task_id,
+                account_id,
+                user_id,
+                payload=payload,
+                private=private,
+                version=version,
+                not_before=not_before,
+                unregistered=unregistered,
+            ),
+            self._of_task(task_id),
+        )
+
+    @property
+    def wake_up_failures(self) -> int:
+        """As :attr:`TaskTracker.wake_up_failures`."""
+        return self._tracker.wake_up_failures
 
     # ---- working -------------------------------------------------------------------------------------
 

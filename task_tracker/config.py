@@ -18,11 +18,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from task_tracker.aio import AsyncTaskTracker
 from task_tracker.errors import SettingsError
+from task_tracker.handlers import HandlerRegistry
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS
 from task_tracker.settings import TaskTrackerSettings
 from task_tracker.store import TaskStore
 from task_tracker.tracker import TaskTracker
+from task_tracker.wakeups import WakeUp
 
 __all__ = ["StorageConfig"]
 
@@ -105,12 +107,19 @@ class StorageConfig(BaseSettings):
         return store
 
     def build_task_tracker(
-        self, agfs: object | None = None, *, cleanup: bool = True, reconcile: bool | None = None
+        self,
+        agfs: object | None = None,
+        *,
+        cleanup: bool = True,
+        reconcile: bool | None = None,
+        handlers: HandlerRegistry | None = None,
+        wake_up: WakeUp | None = None,
     ) -> TaskTracker:
         """Return a tracker on the configured store, its retention sweep running unless ``cleanup=False``.
 
         Where leases expire its reconciler runs as well, unless ``reconcile=False`` (None: as configured).
-        Raises SettingsError: unknown backend, missing package, root or client.
+        ``handlers`` and ``wake_up`` are those of :class:`TaskTracker`. Raises SettingsError: unknown backend,
+        missing package, root or client.
         """
         settings = self.task_tracker
         retention = settings.retention
@@ -121,6 +130,8 @@ class StorageConfig(BaseSettings):
             sweep_seconds=SWEEP_SECONDS if retention is None else retention.sweep_seconds,
             max_cached=settings.max_cached,
             start_within_seconds=settings.start_within_seconds,
+            handlers=handlers,
+            wake_up=wake_up,
         )
         if cleanup:
             tracker.start_cleanup_loop()
@@ -132,11 +143,19 @@ class StorageConfig(BaseSettings):
         return tracker
 
     def build_async_task_tracker(
-        self, agfs: object | None = None, *, cleanup: bool = True, reconcile: bool | None = None
+        self,
+        agfs: object | None = None,
+        *,
+        cleanup: bool = True,
+        reconcile: bool | None = None,
+        handlers: HandlerRegistry | None = None,
+        wake_up: WakeUp | None = None,
     ) -> AsyncTaskTracker:
         """Return the same for coroutines."""
         return AsyncTaskTracker(
-            self.build_task_tracker(agfs, cleanup=cleanup, reconcile=reconcile),
+            self.build_task_tracker(
+                agfs, cleanup=cleanup, reconcile=reconcile, handlers=handlers, wake_up=wake_up
+            ),
             max_threads=self.task_tracker.max_threads,
             call_seconds=self.task_tracker.call_seconds,
         )

@@ -2,6 +2,9 @@
 
 Owns what becomes of them and how often it is looked for. Refuses to judge by its own clock: the store says what
 has expired. Any number of instances may run it at once: of two that settle the same task one loses, harmlessly.
+
+A task that a handler works on (``handler_version``) is left to the workers, which know the handler and may try again
+(:mod:`task_tracker.worker.rescuing`). If none comes for as long as a task may wait to be started, it is ended here.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from task_tracker import transitions
 from task_tracker.access import RecordAccess
 from task_tracker.clock import Clock
+from task_tracker.defaults import START_WITHIN_SECONDS
 from task_tracker.duty import Duty
 from task_tracker.errors import (
     InvalidTransition,
@@ -40,6 +44,8 @@ _MOST_AT_ONCE: Final = 100_000
 _UNTIMED_PAUSE_SECONDS: Final = 60.0
 _LOOKS_PER_START_TERM: Final = 24
 _LONGEST_LOOK_SECONDS: Final = 3600.0
+_LEASES_FOR_WORKERS: Final = 10
+"""Terms that workers have at least to come for a task of theirs."""
 _MOST_IDS: Final = 100
 _NAMED: Final = 10
 _ERRORS_TOLD: Final = 3
@@ -199,6 +205,8 @@ class Reconciler(Duty):
         """End a task whose holder has stopped; None if that was not so any more."""
         if self._ownership.holdings.current(expired.record.key) is not None:
             return None  # held here, and renewed: what was seen is old
+        if expired.record.handler_version is not None and not self._is_forsaken(expired):
+            return None
         mark = self._access.cache.mark()
         taken = self._store.take_over(expired, holder=self._ownership.holder, count_attempt=False)
         if taken is None:
@@ -217,6 +225,11 @@ class Reconciler(Duty):
             extra={"event": "holder_lost", "task_id": record.task_id, "holder": expired.holder},
         )
         return stored
+
+    def _is_forsaken(self, expired: Expired) -> bool:
+        """Tell whether no worker has come for a handler's task in all the time that it had."""
+        patience = START_WITHIN_SECONDS if self._start_within_seconds is None else self._start_within_seconds
+        return expired.heartbeat_age_seconds > max(patience, _LEASES_FOR_WORKERS * self._store.lease_seconds)
 
     def _give_up(self, waiting: Stored) -> TaskRecord | None:
         """End a pending task that nobody came for; None if somebody did, or a handler is to."""

@@ -9,7 +9,6 @@ the cache is kept true (:mod:`task_tracker.access`).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +18,11 @@ from typing import Any, Final, Self
 from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
-from task_tracker.codec import check_id, check_text, encode_value
+from task_tracker.codec import check_id
 from task_tracker.defaults import MAX_CACHED, START_WITHIN_SECONDS
 from task_tracker.endings import Ending
 from task_tracker.errors import CapabilityMissing, InvalidTransition, LeaseHeld, TaskNotFound
+from task_tracker.handlers import HandlerRegistry
 from task_tracker.listing import TaskPage
 from task_tracker.ownership import giving_back
 from task_tracker.reconciler import Reconciled, Reconciler, check_start_within
@@ -31,7 +31,9 @@ from task_tracker.redaction import clean_text, redact_text
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS, Retention, RetentionSweep
 from task_tracker.store import Cursor, Finding, Lease, Query, StoreOptions, TaskStore
+from task_tracker.submitting import RESUME_OF, RETRY_OF, Again, Order, Submission, Submitter, new_record
 from task_tracker.waiting import Contending, Waiting
+from task_tracker.wakeups import NoWakeUp, WakeUp, Waking
 
 __all__ = ["TaskTracker"]
 
@@ -60,6 +62,8 @@ class TaskTracker:
     A ``store`` that is handed in belongs to the tracker from then on: :meth:`close` closes it. ``holder``: the
     name that others read when they meet a task that this tracker holds; by itself host and process.
     ``start_within_seconds``: how long a task may stay pending before the reconciler fails it; None for ever.
+    ``handlers``: what :meth:`submit` knows of the code that works on tasks. ``wake_up``: how workers learn that
+    something was submitted; None leaves it to them to look.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class TaskTracker:
         max_cached: int = MAX_CACHED,
         holder: str | None = None,
         start_within_seconds: float | None = START_WITHIN_SECONDS,
+        handlers: HandlerRegistry | None = None,
+        wake_up: WakeUp | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         start_within_seconds = check_start_within(start_within_seconds)
@@ -92,6 +98,12 @@ class TaskTracker:
             sweep_seconds=sweep_seconds,
         )
         access = self.access
+        self.handlers = handlers if handlers is not None else HandlerRegistry()
+        """The handlers that this tracker knows."""
+        self.handlers.freeze()
+        self.waking = Waking(wake_up if wake_up is not None else NoWakeUp(clock), clock)
+        """For the layers above: how workers are woken."""
+        self._submitter = Submitter(access, clock, self.handlers, self.waking)
         self._reconciler = (
             None
             if access.leases is None or access.ownership is None
@@ -104,6 +116,11 @@ class TaskTracker:
     def store(self) -> TaskStore:
         """The store below."""
         return self.access.store
+
+    @property
+    def wake_up_failures(self) -> int:
+        """How often workers could not be woken. Their tasks are stored, and are found by looking."""
+        return self.waking.failures
 
     # ---- creating ------------------------------------------------------------------------------------
 
@@ -125,8 +142,16 @@ class TaskTracker:
         ``private`` never is, and is wiped when the task ends; all three must be JSON. Raises ValueError for
         what cannot be stored (InvalidTaskId for an id), TaskExists for an id that is taken.
         """
-        record = self._new_record(
-            task_type, resource_id, account_id, user_id, task_id, meta, payload, private
+        record = new_record(
+            self.clock,
+            task_type,
+            resource_id,
+            account_id,
+            user_id,
+            task_id=task_id,
+            meta=meta,
+            payload=payload,
+            private=private,
         )
         created = self.access.add(record)
         assert created is not None
@@ -139,34 +164,120 @@ class TaskTracker:
 
         Raises StoreUnavailable, creating nothing, if that cannot be found out.
         """
-        record = self._new_record(task_type, resource_id, account_id, user_id)
+        record = new_record(self.clock, task_type, resource_id, account_id, user_id)
         return self.access.add(record, unless_active=True)
 
-    def _new_record(
+    # ---- submitting ----------------------------------------------------------------------------------
+
+    def submit(
         self,
         task_type: str,
-        resource_id: str | None,
+        payload: object = None,
+        *,
         account_id: str,
         user_id: str,
+        resource_id: str | None = None,
+        version: int | None = None,
+        dedupe: bool = False,
+        not_before: float | None = None,
+        priority: int | None = None,
+        timeout_seconds: float | None = None,
+        max_attempts: int | None = None,
         task_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        private: object = None,
+        unregistered: bool = False,
+    ) -> Submission:
+        """Store a pending task for a worker, then wake one; return the task and whether it is a new one.
+
+        ``payload`` is what the registered handler takes: a value of its model, or what that is made of.
+        ``version`` is the handler's, by itself the highest that is registered; ``unregistered=True`` takes one
+        that only workers elsewhere have. ``dedupe=True`` creates nothing while the owner has an active task of
+        this type and resource, however it was made, and returns that one. ``not_before`` is a Unix time; a
+        higher ``priority`` goes first. ``timeout_seconds`` may only shorten the handler's. The rest is as for
+        :meth:`create`.
+
+        When it returns the task is stored. A wake-up that fails is counted (:attr:`wake_up_failures`) and not
+        raised. Raises InvalidPayload, ValueError, TaskExists, StoreUnavailable, SettingsError for a handler that
+        is not registered, CapabilityMissing on a store without leases.
+        """
+        return self._submitter.submit(
+            Order(
+                task_type=task_type,
+                payload=payload,
+                account_id=account_id,
+                user_id=user_id,
+                resource_id=resource_id,
+                version=version,
+                dedupe=dedupe,
+                not_before=not_before,
+                priority=priority,
+                timeout_seconds=timeout_seconds,
+                max_attempts=max_attempts,
+                task_id=task_id,
+                meta=meta,
+                private=private,
+                unregistered=unregistered,
+            )
+        )
+
+    def retry(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
         payload: object = None,
         private: object = None,
-    ) -> TaskRecord:
-        check_owner(account_id or "", user_id or "")
-        now = self.clock.now()
-        return TaskRecord(
-            task_id=self.clock.new_id(now) if task_id is None else check_id(task_id, "task_id"),
-            task_type=check_id(task_type, "task_type"),
-            status=TaskStatus.PENDING,
-            created_at=now,
-            updated_at=now,
-            account_id=check_id(account_id, "account_id"),
-            user_id=check_id(user_id, "user_id"),
-            resource_id=None if resource_id is None else check_text(resource_id, "resource_id"),
-            meta_json=_meta(meta),
-            payload_json=None if payload is None else encode_value(payload, "payload"),
-            private_json=None if private is None else _private(private),
+        version: int | None = None,
+        not_before: float | None = None,
+        unregistered: bool = False,
+    ) -> Submission:
+        """Submit the work of an ended task once more, from its beginning; ``meta.retry_of`` names that task.
+
+        Type, version, resource, payload, priority and limits are the old task's; if that was submitted with
+        ``dedupe``, so is this one. ``private`` was wiped when it ended: pass it anew. ``payload`` replaces the
+        old one, and must if credentials were masked in that.
+
+        Raises InvalidTransition if the task is active or was not submitted, TaskNotFound, and as :meth:`submit`;
+        with ``strict=False`` too.
+        """
+        wish = Again(
+            payload=payload,
+            private=private,
+            version=version,
+            not_before=not_before,
+            unregistered=unregistered,
+        )
+        return self._submitter.again(
+            self.access.resolve_to_write(task_id, account_id, user_id), RETRY_OF, wish
+        )
+
+    def resume(
+        self,
+        task_id: str,
+        account_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        payload: object = None,
+        private: object = None,
+        version: int | None = None,
+        not_before: float | None = None,
+        unregistered: bool = False,
+    ) -> Submission:
+        """Submit the work of an ended task once more, from its last checkpoint; ``meta.resume_of`` names that task.
+
+        In all else as :meth:`retry`.
+        """
+        wish = Again(
+            payload=payload,
+            private=private,
+            version=version,
+            not_before=not_before,
+            unregistered=unregistered,
+        )
+        return self._submitter.again(
+            self.access.resolve_to_write(task_id, account_id, user_id), RESUME_OF, wish
         )
 
     # ---- working -------------------------------------------------------------------------------------
@@ -599,22 +710,6 @@ class TaskTracker:
     ) -> None:
         """Close."""
         self.close()
-
-
-def _meta(meta: Mapping[str, Any] | None) -> bytes | None:
-    if meta is not None and not isinstance(meta, Mapping):
-        raise ValueError(f"meta must be a mapping with text as keys, not {meta!r:.80}")
-    return encode_value(dict(meta), "meta") if meta else None
-
-
-def _private(private: object) -> bytes:
-    with contextlib.suppress(ValueError):
-        return encode_value(private, "private")
-    # What exactly is wrong with it would quote its keys and values.
-    raise ValueError(
-        "private is not JSON that can be stored; it takes text without NUL, finite numbers, true, false, None, "
-        "lists, and dicts with text as keys"
-    )
 
 
 def _text(value: str, what: str) -> str:

@@ -215,10 +215,14 @@ def test_a_settlement_whose_reconciler_dies_is_settled_by_the_next(
     assert seen(others, task).error_code == "holder_lost"
 
 
-def test_running_tasks_with_a_handler_are_settled_as_well(processes: Processes, clock: FakeClock) -> None:
+def test_running_tasks_with_a_handler_are_left_to_workers_for_a_day(
+    processes: Processes, clock: FakeClock
+) -> None:
     ours = processes.start("ours")
     processes.store.create(record_of("running", task_id="handled", handler_version=2))
-    clock.advance(LEASE + 1)
+    clock.advance(DAY)
+    assert ours.reconcile() == NOTHING
+    clock.advance(1)
     assert ours.reconcile() == Reconciled(holder_lost=1)
     assert seen(ours, "handled").error_code == "holder_lost"
 

@@ -17,6 +17,8 @@ import stores
 import task_tracker
 from task_tracker import (
     AsyncTaskTracker,
+    HandlerRegistry,
+    Submission,
     TaskTracker,
     get_async_task_tracker,
     get_task_tracker,
@@ -35,6 +37,8 @@ NAMES = [
     "CapabilityMissing",
     "CorruptRecord",
     "Finding",
+    "HandlerRegistry",
+    "InvalidPayload",
     "InvalidTaskId",
     "InvalidTransition",
     "Lease",
@@ -45,6 +49,7 @@ NAMES = [
     "SettingsError",
     "StorageConfig",
     "StoreUnavailable",
+    "Submission",
     "TaskExists",
     "TaskKey",
     "TaskNotFound",
@@ -63,6 +68,10 @@ NAMES = [
 SIGNATURES = {
     "create": "task_type resource_id= * account_id user_id task_id= meta= payload= private=",
     "create_if_no_running": "task_type resource_id * account_id user_id",
+    "submit": "task_type payload= * account_id user_id resource_id= version= dedupe= not_before= priority= "
+    "timeout_seconds= max_attempts= task_id= meta= private= unregistered=",
+    "retry": "task_id account_id= user_id= * payload= private= version= not_before= unregistered=",
+    "resume": "task_id account_id= user_id= * payload= private= version= not_before= unregistered=",
     "start": "task_id account_id= user_id= * stage= wait_seconds=",
     "release": "task_id account_id= user_id=",
     "lease_of": "task_id account_id= user_id=",
@@ -112,6 +121,19 @@ def test_the_names_of_task_tracker() -> None:
         task_tracker.nothing  # noqa: B018
 
 
+def test_a_handler_is_registered_by_name() -> None:
+    assert shape(HandlerRegistry.register) == (
+        "task_type * version= handler payload= timeout_seconds= on_failure= idempotent= cancellable= max_attempts= "
+        "retry_seconds= retry_limit_seconds= cleanup_seconds= max_running="
+    )
+    assert Submission._fields == ("record", "created")
+
+
+def test_what_can_be_awaited_takes_the_same() -> None:
+    for name, wanted in SIGNATURES.items():
+        assert shape(getattr(AsyncTaskTracker, name)) == wanted, name
+
+
 def test_the_names_of_stores() -> None:
     assert stores.__all__ == ["InMemoryTaskStore", "LeaseTaskStore", "PersistentTaskStore"]
     for name in stores.__all__:
@@ -147,7 +169,7 @@ def test_defaults_that_callers_rely_on() -> None:
     tracker = inspect.signature(TaskTracker).parameters
     assert list(tracker) == [
         *("store", "strict", "retention", "sweep_seconds", "max_cached"),
-        *("holder", "start_within_seconds", "clock"),
+        *("holder", "start_within_seconds", "handlers", "wake_up", "clock"),
     ]
     assert tracker["strict"].default is True
     assert tracker["max_cached"].default == 10_000

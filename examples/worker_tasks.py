@@ -1,0 +1,171 @@
+"""A small ingestion: text files are cut into chunks and put into an index, by workers that may die at any moment.
+
+::
+
+    python -m task_tracker worker --handlers examples.worker_tasks:registry --root /srv/tasks    # as often as you like
+    python -m examples.worker_tasks --root /srv/tasks README.md docs/leases.md
+
+The second line submits and waits. Kill a worker with ``kill -9`` meanwhile and watch another one go on from the last
+checkpoint; freeze it with ``kill -STOP``, and ``kill -CONT`` it later: what it writes then is refused, by the tracker
+because its lease is gone and by the index because its fence is old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from task_tracker import HandlerRegistry, StorageConfig, TaskRecord
+from task_tracker.worker import BlockingTaskContext, TaskContext
+
+__all__ = [
+    "ChunkIndex",
+    "IngestPayload",
+    "StaleFence",
+    "ingest",
+    "mark_failed",
+    "open_index",
+    "recount",
+    "registry",
+]
+
+INDEX = "WORKER_TASKS_INDEX"
+"""The environment variable with the directory of the index."""
+CHARACTERS_PER_CHUNK = 500
+
+
+class IngestPayload(BaseModel):
+    """What is to be put into the index."""
+
+    path: str
+    seconds_per_chunk: float = 0.0
+    """As if each chunk went through a model."""
+
+
+class StaleFence(Exception):
+    """A later attempt at the same task has written here."""
+
+
+class ChunkIndex:
+    """Chunks by document, one file each. A store of the handlers' own, that compares fences by itself."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def put(self, document: str, number: int, text: str, fence: tuple[int, int]) -> None:
+        """Add or replace a chunk. Raises StaleFence if a later attempt has written to this document."""
+        file = self.directory / f"{document}.json"
+        with file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # compare and write as one
+            entry = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"chunks": {}}
+            if tuple(entry.get("fence", ())) > fence:
+                raise StaleFence(f"{document} was written under {entry['fence']}, this is {fence}")
+            entry["fence"] = fence
+            entry["chunks"][str(number)] = text
+            staged = file.with_suffix(".staged")
+            staged.write_text(json.dumps(entry), encoding="utf-8")
+            staged.replace(file)  # whole or not at all: this process may be killed between any two lines
+
+    def chunks(self, document: str) -> list[str]:
+        """Return the chunks of a document, in order."""
+        file = self.directory / f"{document}.json"
+        chunks = json.loads(file.read_text(encoding="utf-8"))["chunks"] if file.exists() else {}
+        return [chunks[number] for number in sorted(chunks, key=int)]
+
+    def documents(self) -> list[str]:
+        """Return the names of all documents."""
+        return sorted(file.stem for file in self.directory.glob("*.json"))
+
+
+def open_index() -> ChunkIndex:
+    """Open the index that all handlers of a worker share."""
+    return ChunkIndex(os.environ.get(INDEX) or Path(tempfile.gettempdir()) / "worker_tasks_index")
+
+
+async def ingest(ctx: TaskContext, payload: IngestPayload) -> dict[str, Any]:
+    """Put a file into the index, chunk by chunk, from where an earlier attempt had come to."""
+    index: ChunkIndex = await ctx.resource("index")
+    text = await asyncio.to_thread(Path(payload.path).read_text, encoding="utf-8")
+    chunks = [
+        text[start : start + CHARACTERS_PER_CHUNK] for start in range(0, len(text), CHARACTERS_PER_CHUNK)
+    ]
+    begin = (ctx.last_checkpoint or {"chunks": 0})["chunks"]
+    document = Path(payload.path).stem
+    for number in range(begin, len(chunks)):
+        await asyncio.sleep(payload.seconds_per_chunk)
+        await asyncio.to_thread(index.put, document, number, chunks[number], ctx.fence)
+        await ctx.progress(100 * (number + 1) / len(chunks), f"chunk {number + 1} of {len(chunks)}")
+        await ctx.checkpoint({"chunks": number + 1})  # raises if the task was cancelled or is somebody else's
+    return {"document": document, "chunks": len(chunks), "from_chunk": begin}
+
+
+def recount(ctx: BlockingTaskContext, payload: None) -> dict[str, int]:
+    """Count the chunks of each document. An ordinary function: it runs in a thread, and looks whether it is to stop."""
+    index: ChunkIndex = ctx.resource("index")
+    counts = {}
+    for document in index.documents():
+        ctx.check()
+        counts[document] = len(index.chunks(document))
+    return counts
+
+
+async def mark_failed(ctx: TaskContext, record: TaskRecord) -> None:
+    """Say in the index that a document is incomplete, before its task ends as failed."""
+    index: ChunkIndex = await ctx.resource("index")
+    document = Path(IngestPayload.model_validate(record.payload).path).stem
+    await asyncio.to_thread(index.put, document, 0, f"(incomplete: {record.error_code})", ctx.fence)
+
+
+registry = HandlerRegistry()
+registry.resource("index", "examples.worker_tasks:open_index")
+# It may run twice: chunks are replaced by number, not added.
+registry.register(
+    "ingest",
+    handler="examples.worker_tasks:ingest",
+    payload=IngestPayload,
+    on_failure="examples.worker_tasks:mark_failed",
+    timeout_seconds=600,
+    idempotent=True,
+)
+registry.register("recount", handler="examples.worker_tasks:recount", max_running=1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Submit files and wait for them."""
+    parser = argparse.ArgumentParser(description="Have workers put text files into the index.")
+    parser.add_argument("--root", required=True, help="the directory that workers have too")
+    parser.add_argument("--seconds-per-chunk", type=float, default=0.0)
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds to wait for each")
+    parser.add_argument("files", nargs="+")
+    options = parser.parse_args(arguments)
+    owner: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
+    config = StorageConfig(task_tracker={"backend": "lease", "root": options.root})
+    with config.build_task_tracker(handlers=registry) as tracker:
+        submitted = [
+            tracker.submit(
+                "ingest",
+                IngestPayload(path=str(Path(file).resolve()), seconds_per_chunk=options.seconds_per_chunk),
+                resource_id=file,
+                dedupe=True,  # who asks for the same file again meanwhile gets the same task
+                **owner,
+            )
+            for file in options.files
+        ]
+        ended = [tracker.wait(one.task_id, **owner, timeout=options.timeout) for one in submitted]
+    for record in ended:
+        print(record.status, record.resource_id, record.result or record.error)  # noqa: T201  # that is its answer
+    return 0 if all(record.status == "completed" for record in ended) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,198 @@
+"""``task_tracker worker``: runs a worker until it is told to stop.
+
+Owns the arguments, the log and the exit code: 0 after a clean drain, 1 if attempts were left behind, 2 for settings
+that cannot work. Refuses to know how a worker works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib import import_module
+from typing import Any
+
+import orjson
+
+from task_tracker.cli.worker_settings import effective, read_document, storage_config, worker_settings
+from task_tracker.config import StorageConfig
+from task_tracker.errors import SettingsError
+from task_tracker.handlers import HandlerRegistry
+from task_tracker.references import check_reference, first_line
+from task_tracker.wakeups import WakeUp
+from task_tracker.worker.worker import Worker
+
+__all__ = ["JsonLines", "add_to"]
+
+_STORAGE_ARGUMENTS = ("backend", "root", "durability", "lease_seconds", "heartbeat_seconds")
+_WORKER_ARGUMENTS = (
+    "concurrency",
+    "default_timeout_seconds",
+    "drain_seconds",
+    "shortest_poll_seconds",
+    "longest_poll_seconds",
+    "max_running",
+    "name",
+    "watch",
+)
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to ``commands``, the subparsers of the program."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "worker",
+        help="run tasks",
+        description="Runs tasks until SIGTERM or SIGINT. Arguments win over the environment "
+        "(TASK_TRACKER_WORKER__CONCURRENCY=8, TASK_TRACKER__LEASE_SECONDS=30), that over --config.",
+    )
+    parser.add_argument("--handlers", required=True, metavar="MODULE:REGISTRY", help="the HandlerRegistry")
+    parser.add_argument(
+        "--config", metavar="FILE", help="JSON with the sections storage.task_tracker and worker"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="import every handler, say what is wrong, and end"
+    )
+    parser.add_argument("--log-level", default="INFO", metavar="LEVEL")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    storage = parser.add_argument_group("where tasks are kept")
+    storage.add_argument(
+        "--root", metavar="DIRECTORY", help="with it the backend is lease unless one is given"
+    )
+    storage.add_argument("--backend", metavar="NAME")
+    storage.add_argument("--durability", choices=("full", "edges", "none"))
+    storage.add_argument("--lease-seconds", type=float, metavar="S")
+    storage.add_argument("--heartbeat-seconds", type=float, metavar="S")
+    worker = parser.add_argument_group("the worker")
+    worker.add_argument("--concurrency", type=int, metavar="N")
+    worker.add_argument("--default-timeout-seconds", type=float, metavar="S")
+    worker.add_argument("--drain-seconds", type=float, metavar="S")
+    worker.add_argument("--shortest-poll-seconds", type=float, metavar="S")
+    worker.add_argument("--longest-poll-seconds", type=float, metavar="S")
+    worker.add_argument(
+        "--max-running", type=_limit, action="append", metavar="TYPE=N", help="may be repeated"
+    )
+    worker.add_argument("--name", help="what others read of who holds a task")
+    worker.add_argument(
+        "--watch", action="store_true", default=None, help="have the kernel tell of new tasks"
+    )
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command."""
+    _set_up_log(options.log_level, options.log_format)
+    registry = load_registry(options.handlers)
+    registry.check()
+    if options.check:
+        _say({"event": "handlers_checked", "kinds": [list(kind) for kind in registry.kinds()]})
+        return 0
+    document = read_document(options.config)
+    arguments = _given(options, _WORKER_ARGUMENTS)
+    if options.max_running:
+        arguments["max_running"] = dict(options.max_running)
+    settings = worker_settings(arguments, document)
+    config = storage_config(_given(options, _STORAGE_ARGUMENTS), document)
+    _say(effective(settings, config.task_tracker, event="worker_settings", pid=os.getpid()))
+    with (
+        config.build_task_tracker(handlers=registry) as tracker,
+        _watching(config, settings.watch) as wake_up,
+    ):
+        worker = Worker(
+            tracker,
+            registry,
+            concurrency=settings.concurrency,
+            default_timeout_seconds=settings.default_timeout_seconds,
+            drain_seconds=settings.drain_seconds,
+            poll_seconds=(settings.shortest_poll_seconds, settings.longest_poll_seconds),
+            max_running=settings.max_running,
+            name=settings.name,
+            wake_up=wake_up,
+        )
+        left = worker.run()
+    return 1 if left else 0
+
+
+def load_registry(reference: str) -> HandlerRegistry:
+    """Return the registry that ``module:name`` names, or that a function of this name returns."""
+    module_name, _, name = check_reference(reference, "--handlers").partition(":")
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:
+        raise SettingsError(
+            f"--handlers: {module_name} cannot be imported ({type(error).__name__}: {first_line(error)}); check the "
+            "name and the directory that this is run in"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise SettingsError(f"--handlers: there is no {name} in {module_name}; check the name")
+        found = getattr(found, part)
+    if not isinstance(found, HandlerRegistry) and callable(found):
+        found = found()
+    if not isinstance(found, HandlerRegistry):
+        raise SettingsError(f"--handlers: {reference} is {found!r:.80}; it has to be a HandlerRegistry")
+    return found
+
+
+@contextmanager
+def _watching(config: StorageConfig, wanted: bool) -> Iterator[WakeUp | None]:
+    """Give the wake-up of the kernel while the block runs, None if that is not ``wanted``."""
+    if not wanted:
+        yield None
+        return
+    from task_tracker.worker.watching import DirectoryWatch
+
+    settings = config.task_tracker
+    if settings.root is None or settings.backend != "lease":
+        raise SettingsError("worker.watch needs the lease backend with a root; leave it out")
+    with closing(
+        DirectoryWatch(os.path.join(settings.root, settings.prefix.strip("/"), ".task_tracker", "ready"))
+    ) as watch:
+        yield watch
+
+
+def _given(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def _limit(text: str) -> tuple[str, int]:
+    task_type, equals, number = text.rpartition("=")
+    if not equals or not task_type or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form TYPE=N")
+    return task_type, int(number)
+
+
+def _say(facts: dict[str, Any]) -> None:
+    print(orjson.dumps(facts).decode(), flush=True)  # noqa: T201  # that is how it answers
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON: ``event`` and whatever else was said with it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "at": record.created,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _set_up_log(level: str, form: str) -> None:
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise SettingsError(f"--log-level is {level!r}; give DEBUG, INFO, WARNING or ERROR")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonLines()
+        if form == "json"
+        else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

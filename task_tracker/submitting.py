@@ -1,0 +1,384 @@
+"""Submitting: from a wish for work to a record that a worker claims.
+
+Owns what is checked and encoded before a task is stored, and that nobody is woken before it is. Refuses to run
+anything. The rule of it: what is submitted is either stored or refused, and the caller learns which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, NoReturn
+
+import orjson
+
+from task_tracker.access import RecordAccess, check_owner
+from task_tracker.clock import Clock
+from task_tracker.codec import check_id, check_text, encode_value
+from task_tracker.errors import (
+    CapabilityMissing,
+    InvalidTransition,
+    SettingsError,
+    StoreUnavailable,
+    TaskNotFound,
+)
+from task_tracker.handlers import Handler, HandlerRegistry, InvalidPayload, plain_payload
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.redaction import REDACTED
+from task_tracker.wakeups import Waking
+
+__all__ = ["CHECKPOINT", "RESUME_OF", "RETRY_OF", "Again", "Order", "Submission", "Submitter", "new_record"]
+
+CHECKPOINT: Final = "_checkpoint"
+"""Where in ``meta`` a task's last checkpoint is."""
+RETRY_OF: Final = "retry_of"
+RESUME_OF: Final = "resume_of"
+"""Where in ``meta`` the new task names the old one."""
+_OWN_NAMES: Final = (CHECKPOINT, RETRY_OF, RESUME_OF)
+"""Names in ``meta`` that are the library's own."""
+
+_LARGEST_PRIORITY: Final = 10**9
+_LARGEST_NUMBER: Final = 2**31 - 1
+_TRIES: Final = 10
+
+
+class Submission(NamedTuple):
+    """What became of a submit: the task that is to do the work, and whether this call created it."""
+
+    record: TaskRecord
+    created: bool
+
+    @property
+    def task_id(self) -> str:
+        """The task's id."""
+        return self.record.task_id
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """The arguments of :meth:`task_tracker.TaskTracker.submit`, which says what they mean."""
+
+    task_type: str
+    payload: object
+    account_id: str
+    user_id: str
+    resource_id: str | None = None
+    version: int | None = None
+    dedupe: bool = False
+    not_before: float | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+    task_id: str | None = None
+    meta: Mapping[str, Any] | None = None
+    private: object = None
+    unregistered: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Again:
+    """What is different when the work of an ended task is submitted once more."""
+
+    payload: object = None
+    private: object = None
+    version: int | None = None
+    not_before: float | None = None
+    unregistered: bool = False
+
+
+class Submitter:
+    """Stores what is to be done, then wakes who does it. Thread-safe."""
+
+    def __init__(self, access: RecordAccess, clock: Clock, handlers: HandlerRegistry, waking: Waking) -> None:
+        self._access = access
+        self._clock = clock
+        self._handlers = handlers
+        self._waking = waking
+
+    def submit(self, order: Order) -> Submission:
+        """Store a pending task for a worker and wake one; see :meth:`task_tracker.TaskTracker.submit`."""
+        self._check_leases()
+        handler, version = self._chosen(order.task_type, order.version, unregistered=order.unregistered)
+        payload = plain_payload(order.payload) if handler is None else handler.encode(order.payload)
+        _check_own_names(order.meta)
+        record = new_record(
+            self._clock,
+            order.task_type,
+            order.resource_id,
+            order.account_id,
+            order.user_id,
+            task_id=order.task_id,
+            meta=order.meta,
+            private=order.private,
+        ).changed(
+            payload_json=payload,
+            handler_version=version,
+            not_before=_start_time(order.not_before),
+            priority=_priority(order.priority),
+            timeout_seconds=_timeout(order.timeout_seconds, handler),
+            max_attempts=_attempts(order.max_attempts, handler),
+        )
+        return self._store(record, dedupe=order.dedupe)
+
+    def again(self, key: TaskKey, how: Literal["retry_of", "resume_of"], wish: Again) -> Submission:
+        """Submit the work of an ended task once more, as a new task that names it in ``meta``."""
+        self._check_leases()
+        old = self._ended(key)
+        handler, version = self._chosen(
+            old.task_type,
+            old.handler_version if wish.version is None else wish.version,
+            unregistered=wish.unregistered,
+        )
+        record = new_record(
+            self._clock,
+            old.task_type,
+            old.resource_id,
+            old.account_id,
+            old.user_id,
+            meta=_meta_of_next(old, how),
+            private=wish.private,
+        ).changed(
+            payload_json=_payload_again(old, wish, handler),
+            handler_version=version,
+            not_before=_start_time(wish.not_before),
+            priority=old.priority,
+            timeout_seconds=old.timeout_seconds,
+            max_attempts=old.max_attempts,
+        )
+        return self._store(record, dedupe=old.dedupe_key is not None)
+
+    # ---- within --------------------------------------------------------------------------------------
+
+    def _check_leases(self) -> None:
+        if self._access.leases is None:
+            raise CapabilityMissing(
+                f"{type(self._access.store).__name__} has no leases, so no worker could own what is submitted; use "
+                "the lease backend, or create() a task and work on it here"
+            )
+
+    def _chosen(
+        self, task_type: str, version: int | None, *, unregistered: bool
+    ) -> tuple[Handler | None, int]:
+        """Return the handler that is to work, None for one that only others know, and its version."""
+        check_id(task_type, "task_type")
+        if version is not None and (
+            isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= _LARGEST_NUMBER
+        ):
+            raise ValueError(f"version must be a whole number of 0 or more, not {version!r:.80}")
+        handler = (
+            self._handlers.latest(task_type) if version is None else self._handlers.get(task_type, version)
+        )
+        if handler is not None:
+            return handler, handler.version
+        if not unregistered:
+            _refuse_unregistered(self._handlers, task_type, version)
+        if version is None:
+            raise ValueError(
+                f"no handler of {task_type!r} is registered here, so version must be given: the one that workers have"
+            )
+        return None, version
+
+    def _ended(self, key: TaskKey) -> TaskRecord:
+        """Return the task of which there is to be another one. Raises TaskNotFound, InvalidTransition."""
+        stored = self._access.load(key)
+        if stored is None:
+            raise TaskNotFound(
+                f"no task {key.task_id}: unknown, deleted or somebody else's; check the id and the owner"
+            )
+        record = stored.record
+        if record.handler_version is None:
+            raise InvalidTransition(
+                f"task {key.task_id} was created, not submitted, and no handler knows it; submit() its work",
+                task_ids=[key.task_id],
+            )
+        if not record.status.is_terminal:
+            raise InvalidTransition(
+                f"task {key.task_id} is {record.status.value}; cancel it or wait for its end, then call this again",
+                task_ids=[key.task_id],
+            )
+        return record
+
+    def _store(self, record: TaskRecord, *, dedupe: bool) -> Submission:
+        if not dedupe:
+            created = self._access.add(record)
+            assert created is not None, "only what is not to be doubled is ever not created"
+            return self._woken(Submission(created, True))
+        record = record.changed(dedupe_key=_dedupe_key(record))
+        for _ in range(_TRIES):
+            created = self._access.add(record, unless_active=True)
+            if created is not None:
+                return self._woken(Submission(created, True))
+            mark = self._access.cache.mark()
+            found = self._access.store.find_active(
+                record.account_id, record.user_id, record.task_type, record.resource_id
+            )
+            if found is not None:
+                self._access.cache.put(found, mark)
+                return self._woken(Submission(found.record, False))
+            # It ended between the two answers, and with that its key is free.
+        raise StoreUnavailable(
+            f"a task of type {record.task_type!r} for this resource is in the way and cannot be read, or others end "
+            f"and begin {_TRIES} times in a row; nothing was created, try again, and ask doctor() if that does not help"
+        )
+
+    def _woken(self, submission: Submission) -> Submission:
+        """Wake a worker for what waits; for a duplicate too, whose own wake-up may have been lost."""
+        record = submission.record
+        due = record.not_before is None or record.not_before <= self._clock.now()
+        if due and record.status is TaskStatus.PENDING and record.handler_version is not None:
+            self._waking.wake((record.key,))
+        return submission
+
+
+def new_record(
+    clock: Clock,
+    task_type: str,
+    resource_id: str | None,
+    account_id: str,
+    user_id: str,
+    *,
+    task_id: str | None = None,
+    meta: Mapping[str, Any] | None = None,
+    payload: object = None,
+    private: object = None,
+) -> TaskRecord:
+    """Return the record of a new pending task. Raises ValueError for what cannot be stored."""
+    check_owner(account_id or "", user_id or "")
+    now = clock.now()
+    return TaskRecord(
+        task_id=clock.new_id(now) if task_id is None else check_id(task_id, "task_id"),
+        task_type=check_id(task_type, "task_type"),
+        status=TaskStatus.PENDING,
+        created_at=now,
+        updated_at=now,
+        account_id=check_id(account_id, "account_id"),
+        user_id=check_id(user_id, "user_id"),
+        resource_id=None if resource_id is None else check_text(resource_id, "resource_id"),
+        meta_json=_meta(meta),
+        payload_json=None if payload is None else encode_value(payload, "payload"),
+        private_json=None if private is None else _private(private),
+    )
+
+
+def _meta(meta: Mapping[str, Any] | None) -> bytes | None:
+    if meta is not None and not isinstance(meta, Mapping):
+        raise ValueError(f"meta must be a mapping with text as keys, not {meta!r:.80}")
+    return encode_value(dict(meta), "meta") if meta else None
+
+
+def _private(private: object) -> bytes:
+    with contextlib.suppress(ValueError):
+        return encode_value(private, "private")
+    # What exactly is wrong with it would quote its keys and values.
+    raise ValueError(
+        "private is not JSON that can be stored; it takes text without NUL, finite numbers, true, false, None, "
+        "lists, and dicts with text as keys"
+    )
+
+
+def _dedupe_key(record: TaskRecord) -> str:
+    """Return the name of what must not be done twice at once, within an owner's tasks."""
+    return orjson.dumps([record.task_type, record.resource_id]).decode()
+
+
+# ---- once more ---------------------------------------------------------------------------------------
+
+
+def _payload_again(old: TaskRecord, wish: Again, handler: Handler | None) -> bytes | None:
+    if wish.payload is not None:
+        return plain_payload(wish.payload) if handler is None else handler.encode(wish.payload)
+    if _is_masked(old.payload_json):
+        raise InvalidPayload(
+            f"credentials in the payload of task {old.task_id} were masked when it ended; pass payload anew, and "
+            "credentials as private"
+        )
+    if handler is not None:
+        handler.parse(old.payload_json)
+    return old.payload_json
+
+
+def _meta_of_next(old: TaskRecord, how: str) -> dict[str, Any]:
+    before = old.meta if isinstance(old.meta, dict) else {}
+    meta = {name: value for name, value in before.items() if name not in _OWN_NAMES}
+    if how == RESUME_OF and CHECKPOINT in before:
+        if _is_masked(orjson.dumps(before[CHECKPOINT])):
+            raise InvalidPayload(
+                f"credentials in the checkpoint of task {old.task_id} were masked when it ended; use retry, which "
+                "begins anew"
+            )
+        meta[CHECKPOINT] = before[CHECKPOINT]
+    return {**meta, how: old.task_id}
+
+
+def _is_masked(encoded: bytes | None) -> bool:
+    return encoded is not None and REDACTED.encode() in encoded
+
+
+# ---- checks ------------------------------------------------------------------------------------------
+
+
+def _refuse_unregistered(handlers: HandlerRegistry, task_type: str, version: int | None) -> NoReturn:
+    versions = [str(known) for name, known in handlers.kinds() if name == task_type]
+    which = f"version {version} of {task_type!r}" if versions else repr(task_type)
+    rest = f", known are versions {', '.join(versions)}" if versions else ""
+    raise SettingsError(
+        f"no handler for {which} is registered here{rest}; pass unregistered=True if workers elsewhere have one"
+    )
+
+
+def _check_own_names(meta: Mapping[str, Any] | None) -> None:
+    for name in _OWN_NAMES:
+        if isinstance(meta, Mapping) and name in meta:
+            raise ValueError(
+                f"meta has the key {name!r}, which this library writes itself; choose another name"
+            )
+
+
+def _start_time(at: float | None) -> float | None:
+    if at is not None and (not _is_number(at) or not 0 <= at < math.inf):
+        raise ValueError(f"not_before must be a Unix time in seconds, not {at!r:.80}")
+    return at
+
+
+def _priority(priority: int | None) -> int | None:
+    if priority is not None and (
+        isinstance(priority, bool)
+        or not isinstance(priority, int)
+        or not -_LARGEST_PRIORITY <= priority <= _LARGEST_PRIORITY
+    ):
+        raise ValueError(
+            f"priority must be a whole number from -{_LARGEST_PRIORITY} to {_LARGEST_PRIORITY}, not {priority!r:.80}"
+        )
+    return priority
+
+
+def _timeout(seconds: float | None, handler: Handler | None) -> float | None:
+    if seconds is None:
+        return None
+    if not _is_number(seconds) or not 0 < seconds < math.inf:
+        raise ValueError(f"timeout_seconds must be a finite number above 0, not {seconds!r:.80}")
+    if handler is not None and handler.timeout_seconds is not None and seconds > handler.timeout_seconds:
+        raise ValueError(
+            f"timeout_seconds is {seconds:g}, more than the {handler.timeout_seconds:g} of the handler of "
+            f"{handler.task_type!r}; give no more than that"
+        )
+    return seconds
+
+
+def _attempts(attempts: int | None, handler: Handler | None) -> int | None:
+    if attempts is None:
+        return None
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= _LARGEST_NUMBER:
+        raise ValueError(f"max_attempts must be a whole number of 1 or more, not {attempts!r:.80}")
+    if attempts > 1 and handler is not None and not handler.idempotent:
+        raise ValueError(
+            f"max_attempts is {attempts}, and the handler of {handler.task_type!r} is not idempotent, so it must run "
+            "once at most; leave it out"
+        )
+    return attempts
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,92 @@
+"""Blocking calls from a worker's event loop: to the store, and of code that is not async.
+
+Owns the threads, and that a task of the loop is not dropped in the middle. Refuses to know what is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from task_tracker.call_threads import CallThreads, Share
+
+__all__ = ["Calls", "Kept", "look_at"]
+
+_T = TypeVar("_T")
+
+
+class Calls:
+    """At most ``most`` threads. With ``blocking=False``, :meth:`make` makes calls at once, without any."""
+
+    def __init__(self, most: int, *, blocking: bool = True) -> None:
+        self._threads = CallThreads(most)
+        self._blocking = blocking
+
+    def submit(self, call: Callable[[], _T], context: contextvars.Context | None = None) -> Future[_T]:
+        """Have ``call`` made on a thread, in ``context`` (by itself a copy of this one). Raises NoThread."""
+        return self._submit(call, context, None)
+
+    def withdraw(self, future: Future[Any]) -> bool:
+        """Take a call back; False if it has begun, and then it goes on."""
+        return self._threads.withdraw(future)
+
+    async def make(self, call: Callable[[], _T], share: Share | None = None) -> _T:
+        """Return what ``call`` returns. Cancelled, it is taken back, or goes on if it has begun. Raises NoThread."""
+        if not self._blocking:
+            return call()
+        submitted = self._submit(call, None, share)
+        waited: asyncio.Future[_T] = asyncio.wrap_future(submitted)
+        waited.add_done_callback(look_at)
+        try:
+            return await asyncio.shield(waited)
+        except asyncio.CancelledError:
+            self._threads.withdraw(submitted)
+            raise
+
+    def end(self) -> None:
+        """Let calls come to their end, then the threads; wait for neither."""
+        self._threads.end()
+
+    def _submit(
+        self, call: Callable[[], _T], context: contextvars.Context | None, share: Share | None
+    ) -> Future[_T]:
+        context = contextvars.copy_context() if context is None else context
+        return self._threads.submit(partial(context.run, call), share)
+
+
+class Kept:
+    """Tasks of a loop that nobody else keeps: the loop itself has but weak references to them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        """Return how many have not ended."""
+        return len(self._tasks)
+
+    def start(
+        self, coroutine: Coroutine[Any, Any, _T], name: str, context: contextvars.Context | None = None
+    ) -> asyncio.Task[_T]:
+        """Start a task and keep it until it has ended."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(look_at)
+        return task
+
+    def cancel(self) -> list[asyncio.Task[Any]]:
+        """Cancel all of them and return them."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+
+def look_at(future: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody waits for any more, so that asyncio does not complain."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,270 @@
+"""What a handler is given: the task, and what it may say and ask while it works.
+
+Owns the calls of a handler. There are two kinds, so that no call blocks a loop and none has to be awaited in a
+thread: :class:`TaskContext` for ``async def``, :class:`BlockingTaskContext` for ``def``. Refuses to end the task:
+what the handler returns or raises does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError as FutureCancelledError
+from typing import Any, Final, TypeVar
+
+from task_tracker.call_threads import NoThread, Share
+from task_tracker.clock import Clock
+from task_tracker.errors import StoreUnavailable
+from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.worker.attempts import AttemptRecord, pauses
+from task_tracker.worker.calls import Calls, Kept
+from task_tracker.worker.checkpoints import checkpoint_of, checkpointed, encode_checkpoint
+from task_tracker.worker.effects import WorkDirectory
+from task_tracker.worker.outcomes import ShuttingDown
+from task_tracker.worker.resources import Resources
+from task_tracker.worker.stops import StopSignal
+
+__all__ = ["BlockingTaskContext", "Parts", "TaskContext", "current_context", "entered"]
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger("task_tracker")
+
+_CALLS_PER_TASK: Final = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a context stands on."""
+
+    attempt: AttemptRecord
+    signal: StopSignal
+    workdir: WorkDirectory
+    resources: Resources
+    store_calls: Calls
+    kept: Kept
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    is_ending: bool = False
+    """It is given to ``on_failure``: nothing more is noted of the attempt."""
+
+
+class _Context:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._attempt = parts.attempt
+        self._signal = parts.signal
+
+    # ---- the task --------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> TaskRecord:
+        """The task as it was written last."""
+        return self._attempt.record
+
+    @property
+    def key(self) -> TaskKey:
+        """The triple (account_id, user_id, task_id)."""
+        return self._attempt.lease.key
+
+    @property
+    def task_type(self) -> str:
+        """The type of the task."""
+        return self.record.task_type
+
+    @property
+    def version(self) -> int:
+        """The version of the handler that the task is for."""
+        return self.record.handler_version or 0
+
+    @property
+    def attempt_count(self) -> int:
+        """Which attempt this is, counted from 1; those that crashed count."""
+        return self._attempt.lease.attempt_count
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """A pair that grows with every claim: whoever stores it refuses writes that come with a smaller one."""
+        return self._attempt.lease.fence
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """What :meth:`checkpoint` stored last, in this attempt or one before it; None if nothing."""
+        return checkpoint_of(self.record)
+
+    def get_private(self) -> Any:
+        """Return the credentials that came with the task; None if there are none."""
+        return self.record.get_private()
+
+    @property
+    def workdir(self) -> str:
+        """A directory of this attempt's own, made now. If it completes the task, ``effects_dir`` names it; otherwise
+        it is removed some time. Raises CapabilityMissing where the store has no place for one.
+        """
+        return self._parts.workdir.path
+
+    # ---- stopping --------------------------------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants the task cancelled."""
+        return self._signal.cancel_requested
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the handler is to stop, for whatever reason."""
+        return self._signal.reason is not None
+
+    def check(self) -> None:
+        """Raise if the handler is to stop: Cancelled, OutOfTime, ShuttingDown, LeaseLost.
+
+        The first three pass by ``except Exception``. Threads have to ask; nothing else stops them.
+        """
+        if self._parts.is_ending:
+            self._signal.check_lease()
+        else:
+            self._signal.check()
+
+    # ---- within ----------------------------------------------------------------------------------------
+
+    def _note(self, percent: float | None, message: str | None, stage: str | None) -> bool:
+        self._check_working()
+        self._signal.check_lease()
+        return self._attempt.note(percent, message, stage)
+
+    def _commit_checkpoint(self, encoded: bytes) -> None:
+        now = self._parts.clock.now()
+        self._attempt.commit(lambda record: checkpointed(record, encoded, now))
+
+    def _check_working(self) -> None:
+        if self._parts.is_ending:
+            raise RuntimeError("on_failure has nothing to note: the handler's attempt has ended")
+
+    def _store_is_away(self, error: Exception) -> None:
+        task_id = self.key.task_id
+        _log.warning(
+            "a checkpoint of task %s waits for the store: %s",
+            task_id,
+            error,
+            extra={"event": "checkpoint_waits", "task_id": task_id},
+        )
+
+
+class TaskContext(_Context):
+    """For async handlers. One per attempt; what is noted after the attempt is refused with LeaseLost."""
+
+    async def progress(
+        self, percent: float | None = None, message: str | None = None, stage: str | None = None
+    ) -> None:
+        """Note how far the work is (0 to 100), in which stage, and what it does; what is None stays as it is.
+
+        Cheap: a number alone is written when it has moved by two points or after a second, and what was not
+        written goes along with the next write. Never fails because the store is away, nor stops a handler. Raises
+        LeaseLost, and ValueError for a number that is none.
+        """
+        if self._note(percent, message, stage):
+            with contextlib.suppress(NoThread):
+                await self._call(self._attempt.commit_noted)
+
+    async def checkpoint(self, data: object) -> None:
+        """Store ``data`` (JSON), so that another attempt, or a task that resumes this one, can go on from here.
+
+        When it returns, the store has it, under this attempt's lease. Raises instead if the handler is to stop
+        (:meth:`check`), and ValueError for what cannot be stored. While the store is away it waits.
+        """
+        self._check_working()
+        encoded = encode_checkpoint(data)
+        for number, pause in enumerate(pauses(self._parts.clock)):
+            self._signal.check()
+            try:
+                await self._call(lambda: self._commit_checkpoint(encoded))
+                break
+            except (StoreUnavailable, NoThread) as error:
+                if number == 0:
+                    self._store_is_away(error)
+            await asyncio.sleep(pause)
+        self._signal.check()
+
+    async def resource(self, name: str) -> Any:
+        """Return what the handlers of this worker share under ``name``; it is built when it is first asked for.
+
+        Raises SettingsError if there is no such name, and what its factory raised.
+        """
+        return await self._parts.resources.get(name)
+
+    def detach(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Start work that is no part of this task: it may outlive it, and knows nothing of it.
+
+        It is lost if the worker ends meanwhile. What must not be lost is submitted as a task.
+        """
+        context = contextvars.copy_context()
+        context.run(_current.set, None)
+        task = self._parts.kept.start(coroutine, f"detached from {self.key.task_id}", context)
+        task.add_done_callback(_report_detached)
+        return task
+
+    async def _call(self, call: Any) -> None:
+        await self._parts.store_calls.make(call, Share(self.key, _CALLS_PER_TASK))
+
+
+class BlockingTaskContext(_Context):
+    """For handlers that are ordinary functions, each on a thread of its own: the same calls, which block."""
+
+    def progress(
+        self, percent: float | None = None, message: str | None = None, stage: str | None = None
+    ) -> None:
+        """As :meth:`TaskContext.progress`."""
+        if self._note(percent, message, stage):
+            self._attempt.commit_noted()
+
+    def checkpoint(self, data: object) -> None:
+        """As :meth:`TaskContext.checkpoint`."""
+        self._check_working()
+        encoded = encode_checkpoint(data)
+        for number, pause in enumerate(pauses(self._parts.clock)):
+            self._signal.check()
+            try:
+                self._commit_checkpoint(encoded)
+                break
+            except StoreUnavailable as error:
+                if number == 0:
+                    self._store_is_away(error)
+            self._signal.pause(pause)
+        self._signal.check()
+
+    def resource(self, name: str) -> Any:
+        """As :meth:`TaskContext.resource`."""
+        asked = asyncio.run_coroutine_threadsafe(self._parts.resources.get(name), self._parts.loop)
+        try:
+            return asked.result()
+        except FutureCancelledError as error:
+            raise ShuttingDown("the worker ended before the resource was built") from error
+
+
+_current: contextvars.ContextVar[TaskContext | BlockingTaskContext | None] = contextvars.ContextVar(
+    "task_tracker_context", default=None
+)
+
+
+def current_context() -> TaskContext | BlockingTaskContext | None:
+    """Return the context of the handler that this code runs in, None outside of handlers.
+
+    Code that a handler has started and not awaited still sees it, and is refused once the attempt is over.
+    """
+    return _current.get()
+
+
+def entered(context: TaskContext | BlockingTaskContext) -> contextvars.Context:
+    """Return a copy of this code's context variables in which ``context`` is the current one."""
+    variables = contextvars.copy_context()
+    variables.run(_current.set, context)
+    return variables
+
+
+def _report_detached(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("%s failed", task.get_name(), exc_info=error, extra={"event": "detached_failed"})

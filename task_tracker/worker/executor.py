@@ -1,0 +1,315 @@
+"""The executor: one claimed task in, one settled record out.
+
+Owns the pipeline of an attempt: prepare, run, judge, ask for another try, call ``on_failure``, write. Each stage takes
+an outcome and gives one; nothing is raised between them. Refuses to claim, to renew leases and to count slots: the
+worker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import traceback
+from typing import Final
+
+from task_tracker.call_threads import NoThread, Share
+from task_tracker.errors import CapabilityMissing, LeaseLost, SettingsError, StoreUnavailable
+from task_tracker.handlers import HandlerRegistry
+from task_tracker.holdings import Holdings
+from task_tracker.keyed_locks import KeyedLocks
+from task_tracker.records import TaskStatus
+from task_tracker.redaction import redact_text
+from task_tracker.store import Lease, LeaseStore, Stored
+from task_tracker.tracker import TaskTracker
+from task_tracker.worker.attempts import AttemptRecord
+from task_tracker.worker.calls import Calls, Kept
+from task_tracker.worker.context import Parts
+from task_tracker.worker.effects import WorkDirectory
+from task_tracker.worker.finishing import Ended, Finisher, UnderWay
+from task_tracker.worker.hooks import Hooks
+from task_tracker.worker.outcomes import (
+    Failed,
+    Interrupted,
+    LeftBehind,
+    Outcome,
+    Raised,
+    StopReason,
+    judged,
+)
+from task_tracker.worker.resources import Resources
+from task_tracker.worker.running import Did
+from task_tracker.worker.starting import Prepared, Starter
+from task_tracker.worker.stops import StopSignal
+from task_tracker.worker.supervising import Supervision
+
+__all__ = ["Ended", "Executor"]
+
+_log = logging.getLogger("task_tracker")
+
+TIMEOUT_SECONDS: Final = 3600.0
+HOOK_SECONDS: Final = 30.0
+_STORE_CALLS: Final = 4
+_UNWIND_SECONDS: Final = 1.0
+
+
+class Executor:
+    """Runs attempts of handlers of ``registry`` on the event loop in which it is used.
+
+    ``holdings`` are the leases that somebody renews and ``locks`` those that he looks at when a renewal is refused;
+    what is executed must be held there (by itself it is put there, as if it had been claimed just now).
+    ``threads``: how many sync handlers may run at once; one for each slot. ``default_timeout_seconds`` is for
+    handlers without one of their own; a task may shorten either, never exceed it. ``hook_seconds``: what an
+    ``on_failure`` may take.
+    """
+
+    def __init__(
+        self,
+        tracker: TaskTracker,
+        registry: HandlerRegistry,
+        resources: Resources,
+        *,
+        holdings: Holdings | None = None,
+        locks: KeyedLocks | None = None,
+        hooks: Hooks | None = None,
+        threads: int = _STORE_CALLS,
+        default_timeout_seconds: float = TIMEOUT_SECONDS,
+        hook_seconds: float = HOOK_SECONDS,
+    ) -> None:
+        self._access = tracker.access
+        self._store = _leases_of(tracker)
+        self._clock = tracker.clock
+        self._registry = registry
+        self._resources = resources
+        self.holdings = (
+            holdings
+            if holdings is not None
+            else Holdings(
+                self._clock,
+                lease_seconds=self._store.lease_seconds,
+                heartbeat_seconds=self._store.heartbeat_seconds,
+            )
+        )
+        self.locks = locks if locks is not None else KeyedLocks()
+        self._hooks = hooks if hooks is not None else Hooks()
+        self._timeout_seconds = _positive(default_timeout_seconds, "default_timeout_seconds")
+        self._kept = Kept()
+        self._starter = Starter(self._kept, threads)
+        self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking)
+        self._finisher = Finisher(
+            self._starter,
+            self._store_calls,
+            self.holdings,
+            self._clock,
+            hook_seconds=_positive(hook_seconds, "hook_seconds"),
+        )
+        self._running: dict[Lease, UnderWay] = {}
+        self._is_interrupted = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def running(self) -> int:
+        """How many attempts are under way."""
+        return len(self._running)
+
+    @property
+    def left_behind(self) -> int:
+        """How many handlers, or their ``on_failure``, go on although their attempts are over."""
+        return self._starter.left_behind
+
+    async def execute(self, lease: Lease, stored: Stored) -> Ended:
+        """Run one attempt of a task that was just claimed, and settle it. Raises nothing but CancelledError.
+
+        Cancelled, it stops the handler, waits for nothing and writes nothing: the lease expires.
+        """
+        began_at = self._clock.monotonic()
+        attempt = self._begin(lease, stored)
+        self._hooks.tell(
+            "attempt_started", stored.record, seconds=max(0.0, self._clock.now() - stored.record.created_at)
+        )
+        try:
+            with self._access.changes.subscribed(lease.key, lambda: self._look_for_wish(lease)):
+                ended = await self._finisher.finish(attempt, await self._run(attempt))
+        finally:
+            self._finish(attempt)
+        self._hooks.tell(
+            "attempt_ended",
+            ended.record if ended.record is not None else attempt.record.record,
+            seconds=self._clock.monotonic() - began_at,
+            outcome=ended.outcome.name,
+        )
+        return ended
+
+    async def settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
+        """Write ``outcome`` of an attempt that did not run here, under a lease that was taken over, say."""
+        attempt = self._begin(lease, stored)
+        try:
+            return await self._finisher.finish(attempt, outcome)
+        finally:
+            self._finish(attempt)
+
+    def notice(self, lease: Lease) -> None:
+        """Look at ``lease``: it may be lost, or its task is to be cancelled. From any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nothing runs
+                self._loop.call_soon_threadsafe(self._notice, lease)
+
+    def interrupt(self) -> None:
+        """Have all handlers stop, because the worker ends; what is executed from now on does not begin."""
+        self._is_interrupted = True
+        for attempt in list(self._running.values()):
+            attempt.stop(StopReason.SHUTDOWN)
+
+    async def aclose(self) -> None:
+        """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""
+        self._is_interrupted = True
+        tasks = self._kept.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_UNWIND_SECONDS)
+        self._starter.end()
+        self._store_calls.end()
+
+    # ---- begin ---------------------------------------------------------------------------------------
+
+    def _begin(self, lease: Lease, stored: Stored) -> UnderWay:
+        self._loop = asyncio.get_running_loop()
+        holding = self.holdings.current(lease.key)
+        if (holding is None or holding.lease is not lease) and not lease.lost.is_set():
+            self.holdings.put(lease, stored, self._clock.monotonic())
+        record = AttemptRecord(
+            self._access, self._store, self.holdings, self.locks, self._clock, lease, stored
+        )
+        handler = self._registry.get(stored.record.task_type, stored.record.handler_version or 0)
+        signal = StopSignal(lease, self._clock, cancellable=handler is None or handler.cancellable)
+        parts = Parts(
+            record,
+            signal,
+            WorkDirectory(self._store, lease),
+            self._resources,
+            self._store_calls,
+            self._kept,
+            self._clock,
+            self._loop,
+        )
+        attempt = UnderWay(lease, record, handler, signal, parts)
+        self._running[lease] = attempt
+        if self._is_interrupted:
+            signal.set(StopReason.SHUTDOWN)
+        return attempt
+
+    def _finish(self, attempt: UnderWay) -> None:
+        attempt.signal.end()
+        self._running.pop(attempt.lease, None)
+        if attempt.run is not None:
+            self._starter.leave(attempt.run)
+
+    # ---- run -----------------------------------------------------------------------------------------
+
+    async def _run(self, attempt: UnderWay) -> Outcome:
+        timeout = self._timeout_of(attempt)
+        prepared = await self._prepare(attempt, timeout)
+        if not isinstance(prepared, Prepared):
+            return prepared
+        reason = attempt.signal.reason
+        if reason is not None:  # it was to stop before it began
+            return judged(Raised(asyncio.CancelledError(), began=False), reason, timeout)
+        try:
+            attempt.run = self._starter.start(prepared, attempt.parts)
+        except NoThread as error:
+            _log.warning("no thread for a handler: %s", error, extra={"event": "no_thread"})
+            return Interrupted(began=False)
+        attempt.supervision = Supervision(
+            attempt.run, attempt.signal, timeout_seconds=timeout, cleanup_seconds=prepared.cleanup_seconds
+        )
+        if attempt.lease.cancel_requested.is_set():
+            self._notice(attempt.lease)
+        did = await attempt.supervision.wait()
+        reason = StopReason.LOST if attempt.lease.lost.is_set() else attempt.supervision.reason
+        outcome = judged(did, reason, timeout)
+        _report(attempt, did, outcome)
+        return outcome
+
+    async def _prepare(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
+        """Return what is to be called, or how the attempt ends since there is nothing to call."""
+        record = attempt.record.record
+        if attempt.handler is not None:
+            return await self._starter.prepare(attempt.handler, record, timeout)
+        _log.error(
+            "task %s is of type %s version %s, for which there is no handler here; it is given back",
+            record.task_id,
+            record.task_type,
+            record.handler_version,
+            extra={"event": "kind_unknown", "task_id": record.task_id},
+        )
+        return Interrupted(began=False)
+
+    def _timeout_of(self, attempt: UnderWay) -> float:
+        handler, own = attempt.handler, attempt.record.record.timeout_seconds
+        longest = self._timeout_seconds
+        if handler is not None and handler.timeout_seconds is not None:
+            longest = handler.timeout_seconds
+        return min(own, longest) if own is not None and own > 0 else longest  # a file may hold anything
+
+    # ---- what happens meanwhile ------------------------------------------------------------------------
+
+    def _look_for_wish(self, lease: Lease) -> None:
+        """A record was written in this process; somebody may have cancelled it through the same tracker."""
+        cached = self._access.cache.get(lease.key)
+        if (
+            cached is not None
+            and cached.record.status is TaskStatus.CANCELLING
+            and cached.record.created_at == lease.created_at
+        ):
+            lease.cancel_requested.set()
+            self.notice(lease)
+
+    def _notice(self, lease: Lease) -> None:
+        attempt = self._running.get(lease)
+        if attempt is None:
+            return
+        if lease.lost.is_set():
+            attempt.stop(StopReason.LOST)
+        elif lease.cancel_requested.is_set() and not attempt.is_cancel_noticed:
+            attempt.is_cancel_noticed = True
+            if attempt.handler is None or attempt.handler.cancellable:
+                attempt.stop(StopReason.CANCEL)
+            self._kept.start(self._acknowledge(attempt), f"cancelling {lease.key.task_id}")
+
+    async def _acknowledge(self, attempt: UnderWay) -> None:
+        """Have the record say that the task is to stop; its end does if this cannot."""
+        with contextlib.suppress(LeaseLost, StoreUnavailable, NoThread):
+            await self._store_calls.make(attempt.record.commit, Share(attempt.lease.key, 1))
+
+
+def _report(attempt: UnderWay, did: Did | LeftBehind, outcome: Outcome) -> None:
+    """Say what a record is too short for: the traceback, and that a handler goes on."""
+    task_id = attempt.lease.key.task_id
+    if isinstance(did, LeftBehind):
+        _log.warning(
+            "the handler of task %s goes on although it was told to stop; its slot stays taken until it ends",
+            task_id,
+            extra={"event": "handler_left_behind", "task_id": task_id},
+        )
+    elif isinstance(did, Raised) and isinstance(outcome, Failed):
+        _log.warning(
+            "the handler of task %s failed:\n%s",
+            task_id,
+            # Messages quote what they were given.
+            redact_text("".join(traceback.format_exception(did.error))),
+            extra={"event": "handler_failed", "task_id": task_id},
+        )
+
+
+def _leases_of(tracker: TaskTracker) -> LeaseStore:
+    if tracker.access.leases is None:
+        raise CapabilityMissing(
+            f"{type(tracker.store).__name__} has no leases, and handlers run under leases only; use the lease backend"
+        )
+    return tracker.access.leases
+
+
+def _positive(seconds: float, name: str) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        raise SettingsError(f"{name} is {seconds!r:.80}; give a finite number of seconds above 0")
+    return seconds

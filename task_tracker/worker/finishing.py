@@ -1,0 +1,169 @@
+"""The second half of an attempt: from an outcome to the record that is written.
+
+Owns the stages after the handler: is it tried again, ``on_failure``, the write that is repeated while the store is
+away. Refuses to run handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import NamedTuple
+
+from task_tracker.call_threads import NoThread
+from task_tracker.clock import Clock
+from task_tracker.errors import LeaseLost, StoreUnavailable
+from task_tracker.handlers import Handler
+from task_tracker.holdings import Holdings
+from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.redaction import redact_error
+from task_tracker.store import Lease
+from task_tracker.worker.attempts import AttemptRecord, pauses
+from task_tracker.worker.calls import Calls
+from task_tracker.worker.context import Parts
+from task_tracker.worker.outcomes import CancelledOutcome, Failed, Lost, Outcome, RetryAt, StopReason
+from task_tracker.worker.retrying import may_retry, retry_at
+from task_tracker.worker.running import Did, HandlerRun
+from task_tracker.worker.settling import Ending, ending_of, under_wish
+from task_tracker.worker.starting import Starter
+from task_tracker.worker.stops import StopSignal
+from task_tracker.worker.supervising import Supervision
+
+__all__ = ["Ended", "Finisher", "UnderWay"]
+
+_log = logging.getLogger("task_tracker")
+
+
+class Ended(NamedTuple):
+    """What became of an attempt."""
+
+    outcome: Outcome
+    record: TaskRecord | None
+    """As it was written; None if nothing was."""
+    handler_ended: asyncio.Future[Did] | None = None
+    """Done once the handler has really ended, if it goes on; its slot is taken until then."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class UnderWay:
+    """An attempt on its way through the stages."""
+
+    lease: Lease
+    record: AttemptRecord
+    handler: Handler | None
+    signal: StopSignal
+    parts: Parts
+    run: HandlerRun | None = None
+    supervision: Supervision | None = None
+    is_cancel_noticed: bool = False
+
+    def stop(self, reason: StopReason) -> None:
+        """Have the handler stop, or not begin."""
+        if self.supervision is not None:
+            self.supervision.stop(reason)
+        else:
+            self.signal.set(reason)
+
+
+class Finisher:
+    """``hook_seconds``: what an ``on_failure`` may take."""
+
+    def __init__(
+        self, starter: Starter, store_calls: Calls, holdings: Holdings, clock: Clock, *, hook_seconds: float
+    ) -> None:
+        self._starter = starter
+        self._store_calls = store_calls
+        self._holdings = holdings
+        self._clock = clock
+        self._hook_seconds = hook_seconds
+
+    async def finish(self, attempt: UnderWay, outcome: Outcome) -> Ended:
+        """Write what ``outcome`` means and return what became of the attempt. Raises nothing but CancelledError."""
+        outcome = under_wish(
+            self._tried_again(attempt, outcome), cancel_requested=attempt.lease.cancel_requested.is_set()
+        )
+        effects_dir = attempt.parts.workdir.name
+        ending = ending_of(outcome, attempt.handler, self._clock.now(), effects_dir)
+        if ending is None:
+            self._holdings.drop(attempt.lease)
+            return _ended(attempt, outcome, None)
+        if ending.is_failure:
+            ending = await self._with_hook(attempt, ending)
+        written = await self._write(attempt, ending)
+        if isinstance(written, Lost):
+            return _ended(attempt, written, None)
+        if written.status is TaskStatus.CANCELLED and not isinstance(outcome, CancelledOutcome):
+            outcome = CancelledOutcome()  # somebody wanted that while it was given back
+        return _ended(attempt, outcome, written)
+
+    def _tried_again(self, attempt: UnderWay, outcome: Outcome) -> Outcome:
+        handler, attempts = attempt.handler, attempt.lease.attempt_count
+        if not isinstance(outcome, Failed) or not outcome.may_retry or handler is None:
+            return outcome
+        if not may_retry(handler, attempt.record.record, attempts):
+            return outcome
+        at = (
+            retry_at(handler, attempts, self._clock)
+            if outcome.after is None
+            else self._clock.now() + outcome.after
+        )
+        return RetryAt(at, outcome.error, outcome.error_code)
+
+    async def _with_hook(self, attempt: UnderWay, ending: Ending) -> Ending:
+        """Call ``on_failure`` and return the ending, with what went wrong in that call."""
+        handler = attempt.handler
+        if handler is None or handler.on_failure is None:
+            return ending
+        try:
+            problem = await self._starter.call_hook(
+                handler, attempt.record.preview(ending.step), attempt.parts, self._hook_seconds
+            )
+        except Exception as error:  # noqa: BLE001  # the record ends all the same
+            problem = redact_error(error)
+        if problem is None:
+            return ending
+        _log.error(
+            "on_failure of task %s failed: %s",
+            attempt.lease.key.task_id,
+            problem,
+            extra={"event": "hook_failed", "task_id": attempt.lease.key.task_id},
+        )
+        return ending._replace(step=lambda record: ending.step(record).changed(hook_error=problem))
+
+    async def _write(self, attempt: UnderWay, ending: Ending) -> TaskRecord | Lost:
+        """Write the ending, as often as it takes while the lease is held."""
+        task_id = attempt.lease.key.task_id
+
+        def write() -> TaskRecord:
+            return attempt.record.settle(ending.step, error=ending.error, error_code=ending.error_code)
+
+        try:
+            for number, pause in enumerate(pauses(self._clock)):
+                try:
+                    return await self._store_calls.make(write)
+                except (StoreUnavailable, NoThread) as error:
+                    if number == 0:
+                        _log.warning(
+                            "the outcome of task %s could not be stored and is tried again: %s",
+                            task_id,
+                            error,
+                            extra={"event": "outcome_waits", "task_id": task_id},
+                        )
+                await asyncio.sleep(pause)
+            raise AssertionError("pauses never end")
+        except LeaseLost as error:
+            return Lost(str(error))
+        except Exception as error:  # noqa: BLE001  # the lease expires, and whoever rescues the task decides
+            _log.exception(
+                "the outcome of task %s cannot be stored",
+                task_id,
+                extra={"event": "outcome_refused", "task_id": task_id},
+            )
+            self._holdings.drop(attempt.lease)
+            return Lost(redact_error(error))
+
+
+def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:
+    run = attempt.run
+    return Ended(outcome, record, None if run is None or run.ended.done() else run.ended)

@@ -1,0 +1,117 @@
+"""What a worker may claim just now: the kinds it has handlers for, less what is paused or cannot work.
+
+Owns pausing and the limits per type. Refuses to count what runs: ``max_running`` holds over all workers of a store,
+so only the store can count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from task_tracker.errors import SettingsError
+from task_tracker.handlers import HandlerRegistry
+
+__all__ = ["Kind", "Limits"]
+
+_log = logging.getLogger("task_tracker")
+
+Kind = tuple[str, int]
+"""A task type and the version of its handler."""
+
+
+class Limits:
+    """``max_running``: how many tasks of a type may run at once over all workers; it wins over the handlers' own.
+
+    ``gates``: a function per type that says whether its work can be done just now (is the index up?). While it
+    says no, or raises, tasks of that type wait; they do not fail. It is called before each claim, so it answers
+    from what it knows already. All workers of a store are to be given the same ``max_running``.
+    """
+
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        *,
+        max_running: Mapping[str, int] | None = None,
+        gates: Mapping[str, Callable[[], bool]] | None = None,
+    ) -> None:
+        self._kinds = tuple(registry.kinds())
+        self._gates = dict(gates or {})
+        self._paused: frozenset[str] = frozenset()
+        self._closed: frozenset[str] = frozenset()
+        known = {task_type for task_type, _ in self._kinds}
+        for what, names in (("max_running", max_running or {}), ("gates", self._gates)):
+            for name in names:
+                if name not in known:
+                    raise SettingsError(
+                        f"{what} names the task type {name!r}, for which there is no handler; known are "
+                        f"{', '.join(sorted(known)) or 'none'}"
+                    )
+        self.max_running = _limits(registry, max_running or {})
+        """The limit of each type that has one."""
+
+    @property
+    def registered(self) -> Sequence[Kind]:
+        """All kinds that there are handlers for."""
+        return self._kinds
+
+    @property
+    def paused(self) -> Sequence[str]:
+        """The types that are paused."""
+        return sorted(self._paused)
+
+    @property
+    def gated(self) -> Sequence[str]:
+        """The types whose gate said no when it was asked last."""
+        return sorted(self._closed)
+
+    def pause(self, task_type: str) -> None:
+        """Claim nothing of this type any more. What runs goes on. Twice is safe."""
+        self._paused |= {task_type}
+
+    def resume(self, task_type: str) -> None:
+        """Claim this type again. Safe if it is not paused."""
+        self._paused -= {task_type}
+
+    def claimable(self) -> Sequence[Kind]:
+        """Return the kinds that may be claimed now."""
+        if self._gates:
+            self._ask_gates()
+        shut = self._paused | self._closed
+        return [kind for kind in self._kinds if kind[0] not in shut] if shut else self._kinds
+
+    def _ask_gates(self) -> None:
+        closed = frozenset(name for name in self._gates if not self._is_open(name))
+        if closed != self._closed:
+            _log.info(
+                "task types that have to wait for what they need: %s",
+                ", ".join(sorted(closed)) or "none",
+                extra={"event": "gates_changed", "closed": sorted(closed)},
+            )
+        self._closed = closed
+
+    def _is_open(self, task_type: str) -> bool:
+        try:
+            return bool(self._gates[task_type]())
+        except Exception:  # noqa: BLE001  # a gate that fails is shut
+            if task_type not in self._closed:  # said once, not at every claim
+                _log.exception(
+                    "the gate of %s failed; its tasks wait until it answers",
+                    task_type,
+                    extra={"event": "gate_failed", "task_type": task_type},
+                )
+            return False
+
+
+def _limits(registry: HandlerRegistry, given: Mapping[str, int]) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for task_type, version in registry.kinds():
+        handler = registry.get(task_type, version)
+        if handler is not None and handler.max_running is not None:
+            # Versions share their type's limit, and the smallest is the one that nobody exceeds.
+            limits[task_type] = min(handler.max_running, limits.get(task_type, handler.max_running))
+    limits |= given
+    for task_type, most in limits.items():
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise SettingsError(f"max_running of {task_type!r} is {most!r}; give a whole number of 1 or more")
+    return limits

@@ -1,0 +1,255 @@
+"""How an attempt can end, as values, and what handlers raise or return to say so.
+
+Owns the judgement: what a handler did, and why it was told to stop, give one outcome. Refuses to write records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from enum import Enum
+from typing import ClassVar, Final
+
+from task_tracker.codec import check_text, encode_value
+from task_tracker.records import JSON_NULL
+from task_tracker.redaction import clean_text, redact_error
+
+__all__ = [
+    "Cancelled",
+    "CancelledOutcome",
+    "Done",
+    "Fail",
+    "Failed",
+    "Interrupted",
+    "LeftBehind",
+    "Lost",
+    "OutOfTime",
+    "Outcome",
+    "Raised",
+    "Result",
+    "Retry",
+    "RetryAt",
+    "Returned",
+    "ShuttingDown",
+    "Stop",
+    "StopReason",
+    "TimedOut",
+    "judged",
+]
+
+_NO_MESSAGE: Final = "failed without a message"
+
+
+# ---- what handlers say -----------------------------------------------------------------------------
+
+
+class Retry(Exception):
+    """Raised or returned: try again, no sooner than ``after`` seconds from now (None: as after any failure).
+
+    Counts as an attempt like any other; handlers that are not idempotent are not tried again.
+    """
+
+    def __init__(
+        self, after: float | None = None, reason: object = "the handler asked to be tried again"
+    ) -> None:
+        if after is not None and not 0 <= after < float("inf"):
+            raise ValueError(f"after is {after!r}; give a finite number of seconds, or None")
+        super().__init__(reason)
+        self.after = after
+        self.reason = reason
+
+
+class Fail(Exception):
+    """Raised or returned: failed for good, whatever attempts are left. ``code`` is what programs look at."""
+
+    def __init__(self, error: object, code: str | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+        self.code = None if code is None else clean_text(str(code))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """Returned: a result, and the resource that the work has made."""
+
+    value: object = None
+    resource_id: str | None = None
+
+
+class Stop(BaseException):
+    """Raised in a handler that is to stop. Like ``CancelledError`` it passes by ``except Exception``."""
+
+
+class Cancelled(Stop):
+    """Somebody wants the task cancelled."""
+
+
+class OutOfTime(Stop):
+    """The attempt has taken longer than it may."""
+
+
+class ShuttingDown(Stop):
+    """The worker ends."""
+
+
+class StopReason(Enum):
+    """Why a handler was told to stop."""
+
+    CANCEL = "cancel"
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    LOST = "lost"
+
+
+# ---- how attempts end --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """The handler returned a result."""
+
+    name: ClassVar[str] = "done"
+    result_json: bytes = JSON_NULL
+    resource_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """It failed; ``error`` is redacted. ``may_retry``: another attempt may go better, after ``after`` seconds."""
+
+    name: ClassVar[str] = "failed"
+    error: str
+    error_code: str | None = None
+    may_retry: bool = False
+    after: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetryAt:
+    """It failed and is tried again, not before Unix time ``at``."""
+
+    name: ClassVar[str] = "retry"
+    at: float
+    error: str
+    error_code: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CancelledOutcome:
+    """Somebody wanted it cancelled, and the handler has ended."""
+
+    name: ClassVar[str] = "cancelled"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimedOut:
+    """It took longer than ``seconds``. Never tried again by itself."""
+
+    name: ClassVar[str] = "timed_out"
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The worker was shut down. ``began``: handler code has run."""
+
+    name: ClassVar[str] = "interrupted"
+    began: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lost:
+    """Somebody else may have the task: nothing was written."""
+
+    name: ClassVar[str] = "lost"
+    why: str
+
+
+Outcome = Done | Failed | RetryAt | CancelledOutcome | TimedOut | Interrupted | Lost
+
+
+# ---- what a handler did --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Returned:
+    """It returned."""
+
+    value: object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Raised:
+    """It raised. ``began`` is False if no line of it was run."""
+
+    error: BaseException
+    began: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """It was told to stop and goes on; nobody waits for it any more."""
+
+
+def judged(did: Returned | Raised | LeftBehind, reason: StopReason | None, timeout_seconds: float) -> Outcome:
+    """Return the outcome of an attempt whose handler ``did`` this and was told to stop for ``reason``, or was not.
+
+    A handler that returns has done its work, unless it is out of time or has lost its lease. ``Fail`` is believed
+    whenever it comes. Whatever else is raised by one that was told to stop is how it stopped.
+    """
+    if reason is StopReason.LOST:
+        return Lost("the lease was lost while the handler ran")
+    if reason is StopReason.TIMEOUT:
+        return TimedOut(timeout_seconds)
+    if isinstance(did, Returned):
+        said = did.value
+        return _judged_error(said, reason, timeout_seconds) if isinstance(said, Retry | Fail) else _done(said)
+    if isinstance(did, LeftBehind):
+        return Interrupted()
+    if not did.began:
+        return CancelledOutcome() if reason is StopReason.CANCEL else Interrupted(began=False)
+    return _judged_error(_leaf(did.error), reason, timeout_seconds)
+
+
+def _judged_error(error: BaseException, reason: StopReason | None, timeout_seconds: float) -> Outcome:
+    if isinstance(error, Fail):
+        return Failed(_text(error.error), error.code)
+    # A thread may have seen the wish before the loop told of it: the wish is then in what it raised.
+    if reason is StopReason.CANCEL or isinstance(error, Cancelled):
+        return CancelledOutcome()
+    if reason is StopReason.SHUTDOWN or isinstance(error, ShuttingDown):
+        return Interrupted()
+    if isinstance(error, OutOfTime):
+        return TimedOut(timeout_seconds)
+    if isinstance(error, Retry):
+        return Failed(_text(error.reason), may_retry=True, after=error.after)
+    if isinstance(error, asyncio.CancelledError):
+        return Failed(
+            "something that the handler waited for was cancelled", "cancelled_within", may_retry=True
+        )
+    return Failed(_text(error), may_retry=True)
+
+
+def _done(value: object) -> Outcome:
+    result = value if isinstance(value, Result) else Result(value)
+    try:
+        resource = None if result.resource_id is None else check_text(result.resource_id, "resource_id")
+        return Done(encode_value(result.value, "result"), resource)
+    except Exception as error:  # noqa: BLE001  # whatever a value does when it is looked at
+        return Failed(_text(error), "unserializable_result")
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """Return what a group of errors is about: what says most about how the handler ended."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [_leaf(inner) for inner in error.exceptions]
+    for kinds in (Fail, Exception):
+        for leaf in leaves:
+            if isinstance(leaf, kinds) and not isinstance(leaf, Retry):
+                return leaf
+    return leaves[0]
+
+
+def _text(error: object) -> str:
+    return (redact_error(error) if error is not None else "") or _NO_MESSAGE

@@ -1,0 +1,104 @@
+"""What the handlers of a worker share: clients, models, pools. Built once, when it is first asked for.
+
+Owns the building and the closing. Refuses to know what is built. Belongs to one event loop, the worker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from task_tracker.handlers import HandlerRegistry
+from task_tracker.worker.calls import Calls, look_at
+from task_tracker.worker.running import is_async
+
+__all__ = ["Resources"]
+
+_log = logging.getLogger("task_tracker")
+
+_CLOSERS: Final = ("aclose", "close", "shutdown")
+"""How things are closed: the first of these that one has is called, without arguments."""
+CLOSE_SECONDS: Final = 10.0
+_THREADS: Final = 4
+
+
+class Resources:
+    """By name, from the factories of ``registry``.
+
+    However many ask at once, there is one build; all of them get what comes of it, also if it fails. Whoever asks
+    after a failure starts another build. Sync factories run on a thread.
+    """
+
+    def __init__(self, registry: HandlerRegistry, *, close_seconds: float = CLOSE_SECONDS) -> None:
+        self._registry = registry
+        self._close_seconds = close_seconds
+        self._builds: dict[str, asyncio.Task[Any]] = {}
+        self._calls = Calls(_THREADS)
+        self._is_closed = False
+
+    async def get(self, name: str) -> Any:
+        """Return the resource. Raises what its factory raised, SettingsError for a name that nobody registered.
+
+        Cancelling the wait does not cancel the build: others may wait for it.
+        """
+        if self._is_closed:
+            raise RuntimeError(f"the worker ends, resource {name!r} is not built any more")
+        build = self._builds.get(name)
+        if build is None:
+            build = asyncio.create_task(self._build(name), name=f"building {name}")
+            self._builds[name] = build
+            build.add_done_callback(look_at)
+            build.add_done_callback(lambda done: self._forget_failed(name, done))
+        return await asyncio.shield(build)
+
+    async def aclose(self) -> None:
+        """Close what was built, the youngest first; what hangs is left. Builds under way are cancelled.
+
+        Twice is safe.
+        """
+        self._is_closed = True
+        builds, self._builds = self._builds, {}
+        for name, build in reversed(builds.items()):
+            build.cancel()  # does nothing to those that are done
+            await asyncio.wait({build}, timeout=self._close_seconds)
+            if build.done() and not build.cancelled() and build.exception() is None:
+                await self._close(name, build.result())
+        self._calls.end()
+
+    async def _build(self, name: str) -> Any:
+        factory = await self._calls.make(lambda: self._registry.factory(name))  # it may have to be imported
+        if is_async(factory):
+            return await factory()
+        made = await self._calls.make(lambda: _made(factory))
+        return await made if inspect.isawaitable(made) else made
+
+    def _forget_failed(self, name: str, build: asyncio.Task[Any]) -> None:
+        failed = build.cancelled() or build.exception() is not None
+        if failed and self._builds.get(name) is build:
+            del self._builds[name]
+
+    async def _close(self, name: str, resource: Any) -> None:
+        closer = next((found for word in _CLOSERS if callable(found := getattr(resource, word, None))), None)
+        if closer is None:
+            return
+        try:
+            async with asyncio.timeout(self._close_seconds):
+                done = closer() if is_async(closer) else await self._calls.make(closer)
+                if inspect.isawaitable(done):
+                    await done
+        except Exception:  # noqa: BLE001  # logged; the others are to be closed all the same
+            _log.exception(
+                "resource %r could not be closed",
+                name,
+                extra={"event": "resource_close_failed", "resource": name},
+            )
+
+
+def _made(factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except StopIteration as error:
+        raise RuntimeError("the factory raised StopIteration") from error  # a future cannot hold that one

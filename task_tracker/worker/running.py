@@ -1,0 +1,135 @@
+"""A handler that runs: a coroutine on the loop, or a function in a thread of its own.
+
+Owns how each is started, told to stop, and noticed when it has really ended. Refuses to judge what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from task_tracker.worker.calls import Calls, Kept
+from task_tracker.worker.outcomes import Raised, Returned, StopReason
+
+__all__ = ["CoroutineRun", "Did", "HandlerRun", "ThreadRun", "is_async"]
+
+Did = Returned | Raised
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether a call of ``function`` gives a coroutine."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function):
+        return True
+    # An object may have an async __call__. Of a class that is what its objects do, not what calling it does.
+    return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
+
+
+class HandlerRun(ABC):
+    """What a run looks like to the executor. Used on the loop only."""
+
+    ended: asyncio.Future[Did]
+    """Has a result once no line of the handler runs any more. Never an exception, and nobody cancels it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Have the handler notice that its signal is set. Again each time that the reason grew stronger."""
+
+    def patience_seconds(self, reason: StopReason, cleanup_seconds: float) -> float | None:
+        """How long it is waited for once it was told to stop for ``reason``; None: until its timeout."""
+        return None if reason is StopReason.CANCEL else cleanup_seconds
+
+
+class CoroutineRun(HandlerRun):
+    """An async handler."""
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        name: str,
+        context: contextvars.Context,
+        kept: Kept,
+    ) -> None:
+        self._is_started = False
+        self.ended = asyncio.get_running_loop().create_future()
+        self._task = kept.start(self._run(function), name, context)
+        self._task.add_done_callback(self._note_end)
+
+    def stop(self) -> None:
+        """Cancel the coroutine where it waits."""
+        self._task.cancel()
+
+    async def _run(self, function: Callable[[], Any]) -> Did:
+        self._is_started = True
+        try:
+            return Returned(await function())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() too
+            return Raised(error)
+
+    def _note_end(self, task: asyncio.Task[Did]) -> None:
+        if self.ended.done():
+            return
+        if task.cancelled():
+            self.ended.set_result(Raised(asyncio.CancelledError(), began=self._is_started))
+        elif (error := task.exception()) is not None:
+            self.ended.set_result(Raised(error, began=self._is_started))
+        else:
+            self.ended.set_result(task.result())
+
+
+class ThreadRun(HandlerRun):
+    """A handler that is an ordinary function. Nothing stops a thread but itself."""
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        context: contextvars.Context,
+        threads: Calls,
+    ) -> None:
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self.ended = self._loop.create_future()
+        self._future = threads.submit(functools.partial(_carry_out, function), context)
+        self._future.add_done_callback(lambda _: self._tell())
+
+    def stop(self) -> None:
+        """Take the call back if it has not begun; the function has to look at its context otherwise."""
+        if self._threads.withdraw(self._future):
+            self._note_end()
+
+    def patience_seconds(self, reason: StopReason, cleanup_seconds: float) -> float | None:
+        """A thread that is out of time may never look: its record does not wait for it."""
+        return 0.0 if reason is StopReason.TIMEOUT else super().patience_seconds(reason, cleanup_seconds)
+
+    def _tell(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed, nobody waits
+            self._loop.call_soon_threadsafe(self._note_end)
+
+    def _note_end(self) -> None:
+        if not self.ended.done():
+            if self._future.cancelled():
+                self.ended.set_result(Raised(asyncio.CancelledError(), began=False))
+            else:
+                self.ended.set_result(self._future.result())
+
+
+def _carry_out(function: Callable[[], Any]) -> Did:
+    try:
+        value = function()
+    except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() too
+        return Raised(error)
+    if inspect.iscoroutine(value):
+        value.close()
+        return Raised(
+            TypeError("the handler returned a coroutine that nobody awaits; define it with async def")
+        )
+    return Returned(value)

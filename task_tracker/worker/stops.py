@@ -1,0 +1,84 @@
+"""How a handler is told to stop, on whatever thread it runs.
+
+Owns the flag of one attempt. Refuses to stop anything: a coroutine is cancelled by who runs it, and a thread looks
+here by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from task_tracker.clock import Clock
+from task_tracker.errors import LeaseLost
+from task_tracker.store import Lease
+from task_tracker.worker.outcomes import Cancelled, OutOfTime, ShuttingDown, StopReason
+
+__all__ = ["StopSignal"]
+
+
+class StopSignal:
+    """Thread-safe. Looks at the lease as well, so that what a heartbeat hears is seen even if the loop is blocked."""
+
+    def __init__(self, lease: Lease, clock: Clock, *, cancellable: bool = True) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._cancellable = cancellable
+        self._changed = threading.Condition()
+        self._reason: StopReason | None = None
+        self._over = False
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why the handler is to stop; None while it is not."""
+        if self._lease.lost.is_set():
+            return StopReason.LOST
+        if self._reason is None and self.cancel_requested and self._cancellable:
+            return StopReason.CANCEL
+        return self._reason
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody wants the task cancelled, also if its handler cannot be."""
+        return self._lease.cancel_requested.is_set()
+
+    def set(self, reason: StopReason) -> None:
+        """Have the handler stop. The first reason stays, but for a lost lease."""
+        with self._changed:
+            if self._reason is None or reason is StopReason.LOST:
+                self._reason = reason
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """The attempt is over: whoever still works on it is refused."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def check_lease(self) -> None:
+        """Raise LeaseLost if nothing is to be written any more: the lease is lost, or the attempt is over."""
+        task_id = self._lease.key.task_id
+        if self._lease.lost.is_set():
+            raise LeaseLost(f"somebody else may work on task {task_id} now; stop working on it")
+        if self._over:
+            raise LeaseLost(
+                f"this attempt at task {task_id} is over; what goes on after it is another task's work"
+            )
+
+    def check(self) -> None:
+        """Raise if the handler is to stop: Cancelled, OutOfTime, ShuttingDown, LeaseLost."""
+        reason, task_id = self.reason, self._lease.key.task_id
+        if reason is StopReason.LOST:
+            self.check_lease()
+        if reason is StopReason.CANCEL:
+            raise Cancelled(f"task {task_id} is to be cancelled")
+        if reason is StopReason.TIMEOUT:
+            raise OutOfTime(f"task {task_id} has taken longer than it may")
+        if reason is StopReason.SHUTDOWN:
+            raise ShuttingDown(f"the worker that runs task {task_id} ends")
+        self.check_lease()
+
+    def pause(self, seconds: float) -> None:
+        """Block this thread for ``seconds``, or until the handler is to stop."""
+        with self._changed:
+            if self.reason is None and not self._over:
+                self._clock.wait(self._changed, seconds)

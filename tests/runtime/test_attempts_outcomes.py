@@ -1,0 +1,440 @@
+"""What a handler does, and what its task is then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+
+import task_tracker.worker as package
+from task_tracker import TaskRecord
+from task_tracker.handlers import Handler
+from task_tracker.testing import FakeClock
+from task_tracker.worker import Cancelled, Fail, OutOfTime, Result, Retry, ShuttingDown, TaskContext
+from task_tracker.worker.outcomes import (
+    CancelledOutcome,
+    Done,
+    Failed,
+    Interrupted,
+    LeftBehind,
+    Lost,
+    Raised,
+    RetryAt,
+    Returned,
+    StopReason,
+    TimedOut,
+    judged,
+)
+from task_tracker.worker.running import is_async
+from tests.runtime.attempting import Bench, Gate, run, until
+
+ROOT = Path(__file__).parents[2]
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def attempted(clock: FakeClock, does: Callable[..., Any], **fields: Any) -> tuple[Any, TaskRecord, Bench]:
+    """Run one attempt and return outcome, record and bench."""
+    options = {
+        name: fields.pop(name)
+        for name in ("sync", "idempotent", "max_attempts", "cancellable")
+        if name in fields
+    }
+
+    async def main() -> tuple[Any, TaskRecord, Bench]:
+        bench = Bench(clock)
+        bench.handler(**options)
+        try:
+            ended = await bench.attempt(does, **fields)
+            assert ended.record is not None
+            assert bench.stored(ended.record.key) == ended.record
+            assert ended.handler_ended is None
+            return ended.outcome, ended.record, bench
+        finally:
+            await bench.close()
+
+    return run(clock, main())
+
+
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    def body(_: Any) -> Any:
+        raise error
+
+    return body
+
+
+def returning(value: object) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def on_loop(body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def run_body(ctx: Any) -> Any:
+        return body(ctx)
+
+    return run_body
+
+
+both = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+@both
+@pytest.mark.parametrize("value", [None, {}, [], False, 0, "", {"n": [1, 2]}, ("a", "b")])
+def test_what_a_handler_returns_is_the_result(clock: FakeClock, value: object, sync: bool) -> None:
+    body = returning(value)
+    outcome, record, bench = attempted(clock, body if sync else on_loop(body), sync=sync)
+    assert isinstance(outcome, Done)
+    assert record.status == "completed"
+    assert record.result == (list(value) if isinstance(value, tuple) else value)
+    assert bench.outcomes() == ["done"]
+
+
+@both
+def test_a_result_may_name_the_resource_that_was_made(clock: FakeClock, sync: bool) -> None:
+    body = returning(Result({"n": 1}, resource_id="kb-9"))
+    _, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, resource_id="wanted")
+    assert (record.resource_id, record.result) == ("kb-9", {"n": 1})
+
+
+@both
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: 2}, {"a": {1, 2}}, Result(1, resource_id=3)])  # type: ignore[arg-type]
+def test_a_result_that_is_no_json_fails_the_task(clock: FakeClock, value: object, sync: bool) -> None:
+    """[D149] A done side effect is not done again because its result cannot be stored."""
+    body = returning(value)
+    outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, idempotent=True)
+    assert isinstance(outcome, Failed)
+    assert (record.status, record.error_code) == ("failed", "unserializable_result")
+
+
+@both
+def test_an_error_fails_the_task_and_is_redacted(clock: FakeClock, sync: bool, caplog: Any) -> None:
+    """[D149] at_most_once is the default: an error is not followed by another attempt."""
+    body = raising(RuntimeError("no entry for https://bob:hunter22@example.com/"))
+    outcome, record, bench = attempted(clock, body if sync else on_loop(body), sync=sync)
+    assert outcome == Failed(record.error or "", may_retry=True)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.startswith("RuntimeError: no entry")
+    assert "hunter22" not in record.error + caplog.text
+    assert "Traceback" in caplog.text
+    assert bench.outcomes() == ["failed"]
+
+
+@both
+def test_an_idempotent_task_is_tried_again_until_its_attempts_are_used_up(
+    clock: FakeClock, sync: bool
+) -> None:
+    """[D056] [D149] The pause doubles; the last failure is the task's own."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=sync, idempotent=True, max_attempts=3, retry_seconds=4.0)
+        body = raising(ConnectionError("gone"))
+        claimed = bench.claim(body if sync else on_loop(body))
+        key = claimed[0].key
+        for pause in (4.0, 8.0):
+            ended = await bench.start(claimed)
+            assert ended.outcome == RetryAt(clock.now() + pause, "ConnectionError: gone")
+            assert ended.record is not None
+            assert (ended.record.status, ended.record.error) == ("pending", None)
+            assert ended.record.not_before == clock.now() + pause
+            assert bench.inner.claim(holder="too early", task_types=[("t", 1)]) is None
+            await bench.advance(pause)
+            again = bench.inner.claim(holder="test", task_types=[("t", 1)])
+            assert again is not None
+            claimed = again
+        ended = await bench.start(claimed)
+        assert isinstance(ended.outcome, Failed)
+        record = bench.stored(key)
+        assert (record.status, record.error) == ("failed", "ConnectionError: gone")
+        assert record.attempt is not None
+        assert record.attempt.count == 3
+        assert bench.outcomes() == ["retry", "retry", "failed"]
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
+@pytest.mark.parametrize("how", [raising, returning])
+def test_fail_is_for_good(clock: FakeClock, sync: bool, how: Any) -> None:
+    """[D056] A permanent error ends the task at once, whatever attempts are left, and gives up its lease."""
+    body = how(Fail("bad credentials", code="bad_credentials"))
+    outcome, record, bench = attempted(clock, body if sync else on_loop(body), sync=sync, idempotent=True)
+    assert outcome == Failed("bad credentials", "bad_credentials")
+    assert (record.status, record.error, record.error_code) == (
+        "failed",
+        "bad credentials",
+        "bad_credentials",
+    )
+    assert bench.inner.workload().running == 0
+
+
+@both
+@pytest.mark.parametrize("how", [raising, returning])
+@pytest.mark.parametrize("after", [None, 0, 60])
+def test_retry_asks_for_another_attempt(clock: FakeClock, sync: bool, how: Any, after: float | None) -> None:
+    """[D056] After the time that the handler says, or as after any failure."""
+    body = how(Retry(after=after, reason="busy"))
+    outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, idempotent=True)
+    assert outcome == RetryAt(clock.now() + (1.0 if after is None else after), "busy")
+    assert record.status == "pending"
+    assert record.history is not None
+    assert record.history[-1]["error"] == "busy"
+
+
+def test_retry_of_work_that_may_not_run_twice_fails(clock: FakeClock) -> None:
+    """[D149] at_most_once holds even if the handler asks for more."""
+    outcome, record, _ = attempted(clock, on_loop(raising(Retry(reason="busy"))))
+    assert isinstance(outcome, Failed)
+    assert (record.status, record.error) == ("failed", "busy")
+
+
+def test_retry_takes_no_time_that_is_none() -> None:
+    with pytest.raises(ValueError, match="after is -1"):
+        Retry(after=-1)
+
+
+@both
+def test_whatever_is_raised_ends_the_attempt_and_not_the_worker(clock: FakeClock, sync: bool) -> None:
+    for error in (
+        SystemExit(3),
+        StopIteration(7),
+        GeneratorExit(),
+        ExceptionGroup("many", [OSError("a"), OSError("b")]),
+    ):
+        body = raising(error)
+        outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync)
+        assert isinstance(outcome, Failed), error
+        assert record.status == "failed"
+
+
+def test_a_function_that_returns_a_coroutine_is_told_what_it_is(clock: FakeClock) -> None:
+    async def forgotten() -> None:
+        raise AssertionError("nobody awaits this")
+
+    _, record, _ = attempted(clock, lambda _: forgotten(), sync=True)
+    assert record.error is not None
+    assert "async def" in record.error
+
+
+def test_a_step_that_fails_fails_the_task(clock: FakeClock) -> None:
+    """[D055] gather passes on the error of one of three steps; the task does not look completed."""
+
+    async def step(number: int) -> int:
+        await asyncio.sleep(0)
+        if number == 2:
+            raise ValueError("step 2 broke")
+        return number
+
+    async def gathers(_: TaskContext) -> Any:
+        return await asyncio.gather(step(1), step(2), step(3))
+
+    async def collects(_: TaskContext) -> Any:
+        return await asyncio.gather(step(1), step(2), step(3), return_exceptions=True)
+
+    async def groups(_: TaskContext) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in (1, 2, 3):
+                group.create_task(step(number))
+
+    for body in (gathers, groups):
+        _, record, bench = attempted(clock, body)
+        assert (record.status, record.error) == ("failed", "ValueError: step 2 broke")
+        assert bench.outcomes() == ["failed"]
+    _, record, _ = attempted(clock, collects)
+    assert (record.status, record.error_code) == ("failed", "unserializable_result")
+
+
+def test_fail_within_a_group_is_for_good(clock: FakeClock) -> None:
+    """[D056]"""
+
+    async def fails() -> None:
+        raise Fail("no such account", code="gone")
+
+    async def groups(_: TaskContext) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+
+    outcome, _, _ = attempted(clock, groups, idempotent=True)
+    assert outcome == Failed("no such account", "gone")
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_failure(clock: FakeClock) -> None:
+    """[D047] Something inside was cancelled; no user cancelled the task."""
+    outcome, record, _ = attempted(clock, on_loop(raising(asyncio.CancelledError())))
+    assert isinstance(outcome, Failed)
+    assert (record.status, record.error_code) == ("failed", "cancelled_within")
+
+
+def group(*errors: BaseException) -> BaseException:
+    return BaseExceptionGroup("several", errors)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (OutOfTime(), TimedOut(9.0)),
+        (ShuttingDown(), Interrupted()),
+        (Cancelled(), CancelledOutcome()),
+        (group(Cancelled()), CancelledOutcome()),
+        (group(Cancelled(), OSError("a")), Failed("OSError: a", may_retry=True)),
+        (group(Retry(after=3, reason="b")), Failed("b", may_retry=True, after=3)),
+        (group(Retry(), group(OSError("c"), Fail("d", code="e"))), Failed("d", "e")),
+        (Fail(None), Failed("failed without a message")),
+        (OSError(), Failed("OSError", may_retry=True)),
+    ],
+    ids=repr,
+)
+def test_what_was_raised_says_why(error: BaseException, outcome: object) -> None:
+    """[D047] [D056] Also before the loop has told of it: a thread may see a flag first."""
+    assert judged(Raised(error), None, 9.0) == outcome
+
+
+@pytest.mark.parametrize("did", [Returned(1), Returned(Fail("x")), Raised(OSError()), LeftBehind()], ids=repr)
+def test_two_reasons_are_stronger_than_what_a_handler_did(did: Any) -> None:
+    """[D024] [D057]"""
+    assert isinstance(judged(did, StopReason.LOST, 9.0), Lost)
+    assert judged(did, StopReason.TIMEOUT, 9.0) == TimedOut(9.0)
+
+
+class Order(pydantic.BaseModel):
+    amount: int
+
+
+def test_a_payload_that_does_not_fit_any_more_fails_that_one_task(clock: FakeClock) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(payload=Order, idempotent=True)
+        ended = await bench.attempt(payload_json=b'{"amount": "secret word"}')
+        assert ended.record is not None
+        assert (ended.record.status, ended.record.error_code) == ("failed", "invalid_payload")
+        assert ended.record.error is not None
+        assert "amount" in ended.record.error
+        assert "secret word" not in ended.record.error
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_handler_that_cannot_be_imported_fails_the_task(clock: FakeClock) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.registry.register("t", handler="tests.runtime.nowhere:run")
+        ended = await bench.attempt()
+        assert ended.record is not None
+        assert (ended.record.status, ended.record.error_code) == ("failed", "handler_unavailable")
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_an_import_that_hangs_costs_its_task_only(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[D048] Neither the slot nor the record waits for it for ever."""
+    gate = Gate()
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(timeout_seconds=60.0)
+        monkeypatch.setattr(Handler, "load", lambda _: gate.pass_in_thread())
+        attempt = bench.start(bench.claim())
+        await until(gate.entered.is_set)
+        await bench.advance(60.0)
+        ended = await attempt
+        assert ended.record is not None
+        assert (ended.record.status, ended.record.error_code) == ("failed", "handler_unavailable")
+        gate.opened.set()
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_ctrl_c_is_not_a_failure_of_the_task_that_met_it(clock: FakeClock) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        claimed = bench.claim(on_loop(raising(KeyboardInterrupt())))
+        try:
+            await bench.start(claimed)
+        finally:
+            assert bench.stored(claimed[0]).status == "running"
+            bench.tracker.close()
+            await bench.executor.aclose()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(clock, main())
+
+
+def test_a_task_without_a_handler_here_is_given_back(clock: FakeClock) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        ended = await bench.attempt(task_type="unheard-of")
+        assert ended.outcome == Interrupted(began=False)
+        assert ended.record is not None
+        assert ended.record.status == "pending"
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
+def test_context_variables_are_carried_into_the_handler(clock: FakeClock, sync: bool) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=sync)
+        variable.set("from outside")
+
+        def body(_: Any) -> str:
+            seen = variable.get()
+            variable.set("from inside")
+            return seen
+
+        ended = await bench.attempt(body if sync else on_loop(body))
+        assert ended.record is not None
+        assert ended.record.result == "from outside"
+        assert variable.get() == "from outside"
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_hooks_hear_of_start_and_end(clock: FakeClock) -> None:
+    _, record, bench = attempted(clock, on_loop(returning(1)))
+    assert [event.name for event in bench.events] == ["attempt_started", "attempt_ended"]
+    assert bench.events[1].record == record
+
+
+def test_objects_that_are_called_may_be_async() -> None:
+    class Called:
+        async def __call__(self) -> None: ...
+
+    async def function(_: int) -> None: ...
+
+    assert is_async(Called())
+    assert is_async(functools.partial(functools.partial(function), 1))
+    assert not is_async(Called)
+    assert not is_async(print)
+
+
+def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
+    program = "import sys, task_tracker.worker; print(*(name for name in sys.modules if 'worker.' in name))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.split() == []
+    assert set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, name).__name__ == name for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = package.Nothing

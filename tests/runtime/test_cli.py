@@ -1,0 +1,307 @@
+"""``python -m task_tracker worker``: what it is told, by whom, and what it says."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from task_tracker import HandlerRegistry
+from task_tracker.cli import main, worker_command
+from task_tracker.cli.worker_command import JsonLines, load_registry
+from task_tracker.cli.worker_settings import storage_config, worker_settings
+from task_tracker.errors import SettingsError
+from task_tracker.tracker import TaskTracker
+from tests.runtime.work import registry as all_handlers
+
+HANDLERS = "--handlers=tests.runtime.work:registry"
+BROKEN = HandlerRegistry()
+BROKEN.register("gone", handler="tests.runtime.work:no_such_function")
+TEXT = "no registry"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Any:
+    import os
+
+    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
+
+
+class Told:
+    """A worker that only remembers what it was told."""
+
+    made: list[Told]
+
+    def __init__(self, tracker: TaskTracker, registry: HandlerRegistry, **options: Any) -> None:
+        self.store = tracker.access.leases
+        self.options = options
+        self.left = 0
+        self.made.append(self)
+
+    def run(self) -> int:
+        return self.left
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+    Told.made = []
+    monkeypatch.setattr(worker_command, "Worker", Told)
+    return Told.made
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[0])
+    return answer
+
+
+# ---- who wins ----------------------------------------------------------------------------------------------
+
+
+def test_arguments_reach_the_worker_and_the_store(
+    told: list[Told], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[D020] And one line says what holds."""
+    code = main(
+        [
+            "worker",
+            HANDLERS,
+            f"--root={tmp_path}",
+            "--lease-seconds=9",
+            "--heartbeat-seconds=2",
+            "--default-timeout-seconds=60",
+            "--concurrency=7",
+            "--drain-seconds=0",
+            "--max-running=note=2",
+            "--max-running=hold=1",
+            "--shortest-poll-seconds=0.2",
+            "--longest-poll-seconds=3",
+            "--name=indexer",
+            "--durability=none",
+        ]
+    )
+    assert code == 0
+    (worker,) = told
+    assert worker.store is not None
+    assert (worker.store.lease_seconds, worker.store.heartbeat_seconds) == (9, 2)
+    assert worker.options == {
+        "concurrency": 7,
+        "default_timeout_seconds": 60.0,
+        "drain_seconds": 0.0,
+        "poll_seconds": (0.2, 3.0),
+        "max_running": {"note": 2, "hold": 1},
+        "name": "indexer",
+        "wake_up": None,
+    }
+    line = said(capsys)
+    assert line["event"] == "worker_settings"
+    assert line["storage"]["backend"] == "lease"
+    assert line["storage"]["lease_seconds"] == 9
+    assert line["worker"]["concurrency"] == 7
+    assert "options" not in line["storage"], "it may hold credentials"
+
+
+def test_the_environment_reaches_them_too(
+    told: list[Told], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[D020] Lease, heartbeat and default timeout."""
+    for name, value in {
+        "TASK_TRACKER__ROOT": str(tmp_path),
+        "TASK_TRACKER__BACKEND": "lease",
+        "TASK_TRACKER__LEASE_SECONDS": "12",
+        "TASK_TRACKER__HEARTBEAT_SECONDS": "3",
+        "TASK_TRACKER_WORKER__DEFAULT_TIMEOUT_SECONDS": "77",
+        "TASK_TRACKER_WORKER__MAX_RUNNING": '{"note": 3}',
+        "TASK_TRACKER_WORKER__NAME": "",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert main(["worker", HANDLERS]) == 0
+    (worker,) = told
+    assert worker.store is not None
+    assert (worker.store.lease_seconds, worker.store.heartbeat_seconds) == (12, 3)
+    assert worker.options["default_timeout_seconds"] == 77
+    assert worker.options["max_running"] == {"note": 3}
+    assert worker.options["name"] is None
+
+
+def test_arguments_win_over_the_environment_and_that_over_the_file(
+    told: list[Told], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[D020] Each key by itself."""
+    config = tmp_path / "server.json"
+    config.write_text(
+        json.dumps(
+            {
+                "storage": {
+                    "task_tracker": {
+                        "backend": "lease",
+                        "root": str(tmp_path),
+                        "lease_seconds": 60,
+                        "heartbeat_seconds": 5,
+                    }
+                },
+                "worker": {"concurrency": 2, "drain_seconds": 2, "default_timeout_seconds": 2},
+                "something": "of the server's own",
+            }
+        )
+    )
+    monkeypatch.setenv("TASK_TRACKER__LEASE_SECONDS", "50")
+    monkeypatch.setenv("TASK_TRACKER__HEARTBEAT_SECONDS", "4")
+    monkeypatch.setenv("TASK_TRACKER_WORKER__DRAIN_SECONDS", "3")
+    monkeypatch.setenv("TASK_TRACKER_WORKER__DEFAULT_TIMEOUT_SECONDS", "3")
+    arguments = ["--heartbeat-seconds=3", "--default-timeout-seconds=4"]
+    assert main(["worker", HANDLERS, f"--config={config}", *arguments]) == 0
+    (worker,) = told
+    assert worker.store is not None
+    assert (worker.store.lease_seconds, worker.store.heartbeat_seconds) == (50, 3)
+    assert [worker.options[name] for name in ("concurrency", "drain_seconds", "default_timeout_seconds")] == [
+        2,
+        3,
+        4,
+    ]
+
+
+# ---- nonsense ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["--lease-seconds=6", "--heartbeat-seconds=3"], {}, "no more than a third"),
+        (["--lease-seconds=0"], {}, "lease_seconds"),
+        (["--concurrency=0"], {}, "worker.concurrency is 0"),
+        (["--default-timeout-seconds=inf"], {}, "default_timeout_seconds"),
+        (["--log-level=LOUD"], {}, "--log-level"),
+        (["--config=/nowhere/at/all"], {}, "cannot be read"),
+        ([], {"TASK_TRACKER_WORKER__CONCURENCY": "3"}, "did you mean concurrency"),
+        ([], {"TASK_TRACKER_WORKER__DRAIN_SECONDS": "soon"}, "worker.drain_seconds is 'soon'"),
+        ([], {"TASK_TRACKER_WORKER__MAX_RUNNING": "note=2"}, "give an object like"),
+        (["--backend=memory"], {}, "memory"),
+        (["--watch", "--backend=persistent"], {}, "needs the lease backend"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(
+    told: list[Told],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    message: str,
+) -> None:
+    """[D020] Exit code 2, and nothing has begun."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["worker", HANDLERS, f"--root={tmp_path}", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"worker": {"concurency": 3}}, "unknown key worker.concurency; did you mean concurrency?"),
+        ({"worker": {"max_running": {"note": 0}}}, "worker.max_running.note is 0"),
+        ({"worker": 3}, "worker must be an object"),
+        ({"worker": {"colour": 3}}, "known are concurrency"),
+    ],
+)
+def test_a_section_that_cannot_work_is_refused(document: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message.replace("?", r"\?")):
+        worker_settings({}, document)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "3"])
+def test_a_file_that_is_no_object_is_refused(told: list[Told], tmp_path: Path, text: str) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(text)
+    assert main(["worker", HANDLERS, f"--config={config}"]) == 2
+
+
+def test_without_a_shared_store_there_is_nothing_to_work_on() -> None:
+    with pytest.raises(SettingsError, match="give --root"):
+        storage_config({}, {})
+
+
+@pytest.mark.parametrize("limit", ["note", "note=", "=3", "note=0", "note=x"])
+def test_a_limit_that_is_none_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", HANDLERS, "--root=/tmp", f"--max-running={limit}"])
+    assert "TYPE=N" in capsys.readouterr().err
+
+
+# ---- handlers ----------------------------------------------------------------------------------------------
+
+
+def test_handlers_are_checked_without_any_store(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worker", HANDLERS, "--check"]) == 0
+    assert said(capsys)["kinds"] == [list(kind) for kind in all_handlers().kinds()]
+
+
+def test_what_is_wrong_with_handlers_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worker", f"--handlers={__name__}:BROKEN", "--check"]) == 2
+    assert "there is no no_such_function in tests.runtime.work" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nothing", 'write "module:function"'),
+        ("no_such_module_at_all:registry", "cannot be imported"),
+        (f"{__name__}:NOTHING", "there is no NOTHING"),
+        (f"{__name__}:TEXT", "has to be a HandlerRegistry"),
+    ],
+)
+def test_a_registry_that_is_not_there_is_refused(reference: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_registry(reference)
+
+
+def test_a_registry_may_be_a_value_or_what_makes_one() -> None:
+    assert load_registry(f"{__name__}:BROKEN") is BROKEN
+    assert load_registry("tests.runtime.work:registry").kinds() == all_handlers().kinds()
+
+
+def test_the_exit_code_says_that_attempts_were_left(
+    told: list[Told], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "run", lambda self: 2)
+    assert main(["worker", HANDLERS, f"--root={tmp_path}"]) == 1
+
+
+# ---- the program -------------------------------------------------------------------------------------------
+
+
+def test_log_lines_are_json_with_their_event() -> None:
+    record = logging.makeLogRecord({"name": "task_tracker", "msg": "%d lost", "args": (3,), "event": "lost"})
+    line = orjson.loads(JsonLines().format(record))
+    assert (line["event"], line["message"], line["logger"]) == ("lost", "3 lost", "task_tracker")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert "ValueError: why" in orjson.loads(JsonLines().format(record))["error"]
+
+
+def test_the_program_says_what_is_wrong_and_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "task_tracker", "worker", "--handlers=nowhere:registry"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("task_tracker: --handlers: nowhere cannot be imported")

@@ -1,0 +1,489 @@
+"""What a handler may say and ask: progress, checkpoints, history, its fence, its directory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from task_tracker import CapabilityMissing, StoreUnavailable, TaskRecord
+from task_tracker.records import Attempt, TaskStatus
+from task_tracker.testing import FakeClock, RecordMaker
+from task_tracker.worker import BlockingTaskContext, Fail, TaskContext
+from task_tracker.worker.effects import EffectsPlace
+from task_tracker.worker.history import MAX_ENTRIES, noted
+from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, RetryAt
+from tests.runtime.attempting import OWNER, PATIENCE, Bench, Gate, run, until
+
+both = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+Body = Callable[[Any], Any]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def attempted(
+    clock: FakeClock, body: Body, *, sync: bool = False, **fields: Any
+) -> tuple[Any, TaskRecord, Bench]:
+    async def main() -> tuple[Any, TaskRecord, Bench]:
+        bench = Bench(clock)
+        bench.handler(sync=sync)
+        ended = await bench.attempt(body, **fields)
+        assert ended.record is not None
+        await bench.close()
+        return ended.outcome, ended.record, bench
+
+    return run(clock, main())
+
+
+# ---- progress ----------------------------------------------------------------------------------------
+
+
+@both
+def test_a_thousand_ticks_are_few_writes_and_the_last_one_counts(clock: FakeClock, sync: bool) -> None:
+    """[D152] One write for every two points; the end takes the rest along."""
+
+    def in_thread(ctx: BlockingTaskContext) -> None:
+        for number in range(1000):
+            clock.advance(0.001)
+            ctx.progress(number / 10)
+        raise Fail("enough")
+
+    async def on_loop(ctx: TaskContext) -> None:
+        for number in range(1000):
+            clock.advance(0.001)
+            await ctx.progress(number / 10)
+        raise Fail("enough")
+
+    _, record, bench = attempted(clock, in_thread if sync else on_loop, sync=sync)
+    assert record.progress == 99.9
+    assert 45 <= bench.store.calls["commit"] <= 51
+
+
+def test_slow_progress_is_written_every_second(clock: FakeClock) -> None:
+    """[D152]"""
+
+    async def body(ctx: TaskContext) -> list[int]:
+        await ctx.progress(1)
+        counts = []
+        for percent, seconds in ((1.1, 0.4), (1.2, 0.4), (1.3, 0.4), (1.4, 0.0), (1.4, 5.0)):
+            clock.advance(seconds)
+            await ctx.progress(percent)
+            counts.append(bench_of[0].store.calls["commit"])
+        return counts
+
+    bench_of: list[Bench] = []
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench_of.append(bench)
+        bench.handler()
+        ended = await bench.attempt(body)
+        assert ended.record is not None
+        assert ended.record.result == [1, 1, 2, 2, 3]
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_new_words_are_always_written(clock: FakeClock) -> None:
+    """[D152] [D153] And can be read while the handler runs."""
+    seen: list[tuple[object, ...]] = []
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+
+        async def body(ctx: TaskContext) -> None:
+            for percent, message, stage in (
+                (1, "one", None),
+                (1, "two", None),
+                (None, "two", None),
+                (1.5, None, "parsing"),
+                (None, "three, token=abcdef1234567890abcdef12", None),
+            ):
+                await ctx.progress(percent, message, stage)
+                record = bench.tracker.get(ctx.key.task_id, **OWNER)
+                assert record is not None
+                seen.append((bench.store.calls["commit"], record.progress, record.message, record.stage))
+
+        await bench.attempt(body)
+        assert [one[0] for one in seen] == [1, 2, 2, 3, 4]
+        assert seen[3][1:] == (1.5, "two", "parsing")
+        assert "abcdef" not in str(seen[4])
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
+def test_progress_that_is_none_is_refused(clock: FakeClock, sync: bool) -> None:
+    wrong: list[tuple[Any, ...]] = [(-1,), (101,), (float("nan"),), ("5",), (True,), (5, 6), (5, "m", 7)]
+
+    async def on_loop(ctx: TaskContext) -> None:
+        for args in wrong:
+            with pytest.raises((ValueError, TypeError), match="must be"):
+                await ctx.progress(*args)
+
+    def in_thread(ctx: BlockingTaskContext) -> None:
+        for args in wrong:
+            with pytest.raises((ValueError, TypeError), match="must be"):
+                ctx.progress(*args)
+
+    outcome, record, _ = attempted(clock, in_thread if sync else on_loop, sync=sync)
+    assert isinstance(outcome, Done)
+    assert record.progress is None
+
+
+def test_steps_that_report_at_once_lose_nothing(clock: FakeClock) -> None:
+    """[D152]"""
+
+    async def body(ctx: TaskContext) -> None:
+        async def step(number: int) -> None:
+            await ctx.progress(message=f"step {number}")
+            await ctx.progress(number)
+
+        await asyncio.gather(*(step(number) for number in range(20)))
+        await ctx.progress(90)
+
+    _, record, _ = attempted(clock, body)
+    assert (record.progress, record.message) == (100, "step 19")
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------
+
+
+@both
+def test_the_next_attempt_goes_on_from_the_last_checkpoint(clock: FakeClock, sync: bool) -> None:
+    """[D149] What at_least_once work needs."""
+    read: list[Any] = []
+
+    async def on_loop(ctx: TaskContext) -> str:
+        read.append((ctx.attempt_count, ctx.last_checkpoint))
+        await ctx.checkpoint({"chunks": ctx.attempt_count})
+        read.append(ctx.last_checkpoint)
+        if ctx.attempt_count == 1:
+            raise OSError("again")
+        return "done"
+
+    def in_thread(ctx: BlockingTaskContext) -> str:
+        read.append((ctx.attempt_count, ctx.last_checkpoint))
+        ctx.checkpoint({"chunks": ctx.attempt_count})
+        read.append(ctx.last_checkpoint)
+        if ctx.attempt_count == 1:
+            raise OSError("again")
+        return "done"
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=sync, idempotent=True)
+        claimed = bench.claim(in_thread if sync else on_loop, meta_json=b'{"note":"kept"}')
+        assert isinstance((await bench.start(claimed)).outcome, RetryAt)
+        assert isinstance((await bench.start(bench.claim_again(claimed[0].key))).outcome, Done)
+        assert read == [(1, None), {"chunks": 1}, (2, {"chunks": 1}), {"chunks": 2}]
+        assert bench.stored(claimed[0]).meta == {"note": "kept", "_checkpoint": {"chunks": 2}}
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
+@pytest.mark.parametrize(
+    "value", [object(), float("inf"), {"page": {"access_token": "x"}}, {"password": "p"}]
+)
+def test_a_checkpoint_that_could_not_be_read_back_is_refused(
+    clock: FakeClock, sync: bool, value: object
+) -> None:
+    """Values of such names are masked when the task ends: whoever resumes it would read stars."""
+
+    async def on_loop(ctx: TaskContext) -> None:
+        await ctx.checkpoint(value)
+
+    outcome, record, bench = attempted(
+        clock, (lambda ctx: ctx.checkpoint(value)) if sync else on_loop, sync=sync
+    )
+    assert isinstance(outcome, Failed)
+    assert record.error is not None
+    assert "checkpoint" in record.error
+    assert bench.store.calls["commit"] == 0
+
+
+@both
+def test_a_checkpoint_tells_of_a_cancel_and_is_kept(clock: FakeClock, sync: bool) -> None:
+    """[D039] Whoever asked elsewhere wrote the wish into the store; this write meets it."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=sync)
+        passed: list[str] = []
+
+        def in_thread(ctx: BlockingTaskContext) -> None:
+            bench.inner.request_cancel(ctx.key)
+            ctx.checkpoint(7)
+            passed.append("went on")
+
+        async def on_loop(ctx: TaskContext) -> None:
+            bench.inner.request_cancel(ctx.key)
+            await ctx.checkpoint(7)
+            passed.append("went on")
+
+        claimed = bench.claim(in_thread if sync else on_loop)
+        ended = await bench.start(claimed)
+        assert ended.outcome == CancelledOutcome()
+        assert passed == []
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
+def test_a_stop_passes_by_code_that_catches_every_error(clock: FakeClock, sync: bool) -> None:
+    """[D039]"""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=sync)
+        gate = Gate()
+
+        def in_thread(ctx: BlockingTaskContext) -> str:
+            gate.pass_in_thread()
+            try:
+                ctx.check()
+            except Exception:  # noqa: BLE001  # what careless code does
+                return "swallowed"
+            return "not told"
+
+        async def on_loop(ctx: TaskContext) -> str:
+            while not ctx.stopping:
+                try:
+                    await gate.pass_on_loop()
+                    ctx.check()
+                except Exception:  # noqa: BLE001  # what careless code does
+                    return "swallowed"
+            return "not told"
+
+        claimed = bench.claim(in_thread if sync else on_loop)
+        attempt = await bench.begin(claimed)
+        await until(gate.entered.is_set)
+        bench.tracker.cancel(claimed[0].key.task_id, **OWNER)
+        gate.opened.set()
+        assert (await attempt).outcome == CancelledOutcome()
+        await bench.close()
+
+    run(clock, main())
+
+
+# ---- history -----------------------------------------------------------------------------------------
+
+
+def test_the_history_tells_what_happened_when(clock: FakeClock) -> None:
+    """[D153] Each transition with its own time, over attempts and after the end."""
+    start = clock.now()
+
+    async def body(ctx: TaskContext) -> str:
+        clock.advance(1)
+        await ctx.progress(stage="parsing")
+        clock.advance(1)
+        if ctx.attempt_count == 1:
+            raise OSError("again")
+        return "done"
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(idempotent=True)
+        claimed = bench.claim(body)
+        assert bench.stored(claimed[0]).history is None  # nothing was written yet, and nothing is made up
+        await bench.start(claimed)
+        clock.advance(10)
+        await bench.start(bench.claim_again(claimed[0].key))
+        assert bench.stored(claimed[0]).history == [
+            {"at": start, "status": "pending"},
+            {"at": start, "status": "running", "attempt": 1},
+            {"at": start + 1, "status": "running", "attempt": 1, "stage": "parsing"},
+            {
+                "at": start + 2,
+                "status": "pending",
+                "attempt": 1,
+                "stage": "parsing",
+                "error": "OSError: again",
+                "not_before": start + 3,
+            },
+            {"at": start + 12, "status": "running", "attempt": 2},
+            {"at": start + 14, "status": "completed", "attempt": 2},
+        ]
+        assert bench.tracker.get(claimed[0].key.task_id, **OWNER).history is not None  # type: ignore[union-attr]
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_history_is_bounded(clock: FakeClock) -> None:
+    """[D153] The creation and the last entries stay."""
+
+    async def body(ctx: TaskContext) -> None:
+        for number in range(3 * MAX_ENTRIES):
+            await ctx.progress(stage=f"stage {number}")
+
+    _, record, _ = attempted(clock, body)
+    history = record.history
+    assert history is not None
+    assert len(history) == MAX_ENTRIES
+    assert history[0]["status"] == "pending"
+    assert history[-2]["stage"] == f"stage {3 * MAX_ENTRIES - 1}"
+    assert history[-1]["status"] == "completed"
+
+
+def test_what_is_nothing_of_note_is_not_noted() -> None:
+    """[D153]"""
+    record = RecordMaker()().changed(status=TaskStatus.RUNNING, attempt=Attempt(1, "t", "h", 1))
+    assert noted(record, record) is record
+    other = record.changed(progress=5.0, message="m")
+    assert noted(record, other) is other
+
+
+# ---- the rest ----------------------------------------------------------------------------------------
+
+
+@both
+def test_what_a_handler_knows_of_its_task(clock: FakeClock, sync: bool) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(ctx: Any) -> None:
+        seen.update(
+            {
+                name: getattr(ctx, name)
+                for name in (
+                    "key",
+                    "task_type",
+                    "version",
+                    "attempt_count",
+                    "fence",
+                    "last_checkpoint",
+                    "cancelled",
+                    "stopping",
+                )
+            }
+        )
+        seen["private"] = ctx.get_private()
+        seen["record"] = ctx.record
+        ctx.check()
+
+    async def on_loop(ctx: TaskContext) -> None:
+        look(ctx)
+
+    _, record, _ = attempted(clock, look if sync else on_loop, sync=sync, private_json=b'{"key":"k"}')
+    assert seen.pop("record").status == "running"
+    assert seen == {
+        "key": record.key,
+        "task_type": "t",
+        "version": 1,
+        "attempt_count": 1,
+        "fence": (round(record.created_at * 1_000_000), 1),
+        "last_checkpoint": None,
+        "cancelled": False,
+        "stopping": False,
+        "private": {"key": "k"},
+    }
+    assert record.private_json is None
+
+
+def test_a_store_without_a_place_for_files_says_so(clock: FakeClock) -> None:
+    async def body(ctx: TaskContext) -> None:
+        with pytest.raises(CapabilityMissing, match="no place for files"):
+            _ = ctx.workdir
+
+    outcome, record, _ = attempted(clock, body)
+    assert isinstance(outcome, Done)
+    assert record.effects_dir is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@both
+def test_only_the_attempt_that_completes_the_task_names_its_directory(
+    clock: FakeClock, tmp_path: Path, sync: bool, fails: bool
+) -> None:
+    """[D057] What an attempt left that did not is nobody's."""
+    place = tmp_path / "effects" / "t" / "1-x"
+
+    def work(ctx: Any) -> None:
+        (Path(ctx.workdir) / "index").write_text("built", encoding="utf-8")
+        assert ctx.workdir == str(place)
+        if fails:
+            raise Fail("broke")
+
+    async def on_loop(ctx: TaskContext) -> None:
+        work(ctx)
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.store.effects = lambda lease: EffectsPlace(str(place), f"t/{lease.epoch}-x")  # type: ignore[attr-defined]
+        bench.handler(sync=sync)
+        ended = await bench.attempt(work if sync else on_loop)
+        assert ended.record is not None
+        assert ended.record.effects_dir == (None if fails else "t/1-x")
+        assert (place / "index").read_text(encoding="utf-8") == "built"
+        unused = await bench.attempt((lambda _: None) if sync else nothing)
+        assert unused.record is not None
+        assert unused.record.effects_dir is None
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_directory_that_cannot_be_made_is_the_stores_trouble(clock: FakeClock, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+
+    async def body(ctx: TaskContext) -> None:
+        with pytest.raises(StoreUnavailable, match="cannot be made"):
+            _ = ctx.workdir
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.store.effects = lambda _: EffectsPlace(str(tmp_path / "file" / "x"), "x")  # type: ignore[attr-defined]
+        bench.handler()
+        ended = await bench.attempt(body)
+        assert isinstance(ended.outcome, Done)
+        assert ended.record is not None
+        assert ended.record.effects_dir is None
+        await bench.close()
+
+    run(clock, main())
+
+
+async def nothing(_: TaskContext) -> None:
+    return None
+
+
+def test_a_cancel_is_seen_by_a_thread_while_the_loop_is_blocked(clock: FakeClock) -> None:
+    """[D039] The heartbeat's thread sets the flag; no turn of the loop is needed."""
+    gate, looked = Gate(), threading.Event()
+    seen: list[bool] = []
+
+    def body(ctx: BlockingTaskContext) -> None:
+        gate.pass_in_thread()
+        seen.append(ctx.cancelled)
+        try:
+            ctx.check()
+        finally:
+            looked.set()
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=True)
+        claimed = bench.claim(body)
+        attempt = await bench.begin(claimed)
+        bench.inner.request_cancel(claimed[0].key)
+        gate.opened.set()
+        assert looked.wait(PATIENCE)  # without giving the loop a turn
+        assert seen == [True]
+        assert (await attempt).outcome == CancelledOutcome()
+        await bench.close()
+
+    run(clock, main())

@@ -1,0 +1,321 @@
+"""What handlers share: built once, off the loop, again after a failure, closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from task_tracker import HandlerRegistry, SettingsError
+from task_tracker.testing import FakeClock
+from task_tracker.worker import BlockingTaskContext, Resources, ShuttingDown, TaskContext
+from task_tracker.worker.outcomes import Done, Failed
+from tests.runtime.attempting import Bench, Gate, run, until
+
+both = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def resources(**factories: Callable[[], Any] | str) -> Resources:
+    registry = HandlerRegistry()
+    for name, factory in factories.items():
+        registry.resource(name, factory)
+    return Resources(registry, close_seconds=10.0)
+
+
+@both
+def test_it_is_built_once_however_many_ask(clock: FakeClock, sync: bool) -> None:
+    gate, built = Gate(), []
+
+    def in_thread() -> object:
+        gate.pass_in_thread()
+        built.append(threading.current_thread())
+        return object()
+
+    async def on_loop() -> object:
+        await gate.pass_on_loop()
+        built.append(threading.current_thread())
+        return object()
+
+    async def main() -> None:
+        shared = resources(model=in_thread if sync else on_loop)
+        asked = [asyncio.create_task(shared.get("model")) for _ in range(50)]
+        await until(gate.entered.is_set)
+        gate.opened.set()
+        got = await asyncio.gather(*asked)
+        assert len({id(one) for one in got}) == 1
+        assert await shared.get("model") is got[0]
+        assert len(built) == 1
+        assert (built[0] is threading.main_thread()) != sync
+        await shared.aclose()
+
+    run(clock, main())
+
+
+@both
+def test_a_build_that_failed_is_made_again_for_the_next_one(clock: FakeClock, sync: bool) -> None:
+    calls: list[int] = []
+
+    def build() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("not yet")
+        return "built"
+
+    async def on_loop() -> str:
+        return build()
+
+    async def main() -> None:
+        shared = resources(client=build if sync else on_loop)
+        first = await asyncio.gather(*(shared.get("client") for _ in range(3)), return_exceptions=True)
+        assert [type(one) for one in first] == [ConnectionError] * 3
+        assert len(calls) == 1
+        assert await shared.get("client") == "built"
+        await shared.aclose()
+
+    run(clock, main())
+
+
+def test_who_stops_waiting_does_not_stop_the_build(clock: FakeClock) -> None:
+    gate = Gate()
+
+    async def build() -> str:
+        await gate.pass_on_loop()
+        return "built"
+
+    async def main() -> None:
+        shared = resources(client=build)
+        impatient = asyncio.create_task(shared.get("client"))
+        patient = asyncio.create_task(shared.get("client"))
+        await until(gate.entered.is_set)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        gate.opened.set()
+        assert await patient == "built"
+        await shared.aclose()
+
+    run(clock, main())
+
+
+def make_text() -> str:
+    return "made"
+
+
+def test_a_factory_may_be_named(clock: FakeClock) -> None:
+    async def main() -> None:
+        shared = resources(text="tests.runtime.test_resources:make_text", gone="tests.runtime.nowhere:make")
+        assert await shared.get("text") == "made"
+        with pytest.raises(SettingsError, match="nowhere"):
+            await shared.get("gone")
+        with pytest.raises(SettingsError, match="'other'"):
+            await shared.get("other")
+        await shared.aclose()
+
+    run(clock, main())
+
+
+def test_a_sync_factory_may_return_what_is_to_be_awaited(clock: FakeClock) -> None:
+    async def connect(to: str) -> str:
+        return f"connected to {to}"
+
+    async def main() -> None:
+        shared = resources(client=lambda: connect("db"))
+        assert await shared.get("client") == "connected to db"
+        await shared.aclose()
+
+    run(clock, main())
+
+
+def test_a_factory_that_raises_what_futures_cannot_hold(clock: FakeClock) -> None:
+    def build() -> None:
+        raise StopIteration
+
+    async def main() -> None:
+        shared = resources(client=build)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await shared.get("client")
+        await shared.aclose()
+
+    run(clock, main())
+
+
+class Closing:
+    """Something with one way to be closed."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.log = log
+
+
+class ClosedAsync(Closing):
+    async def aclose(self) -> None:
+        self.log.append(self.name)
+
+    def close(self) -> None:
+        raise AssertionError("the async way is the right one")
+
+
+class ClosedInThread(Closing):
+    def close(self) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        self.log.append(self.name)
+
+
+class ClosedAwaiting(Closing):
+    async def close(self) -> None:
+        self.log.append(self.name)
+
+
+class ClosedBadly(Closing):
+    def close(self) -> None:
+        self.log.append(self.name)
+        raise OSError("it does not want to")
+
+
+def test_what_was_built_is_closed_the_youngest_first(clock: FakeClock, caplog: Any) -> None:
+    log: list[str] = []
+    pool = ThreadPoolExecutor(1)
+
+    async def main() -> None:
+        shared = resources(
+            first=lambda: ClosedAsync("first", log),
+            bad=lambda: ClosedBadly("bad", log),
+            second=lambda: ClosedInThread("second", log),
+            third=lambda: ClosedAwaiting("third", log),
+            never=lambda: pytest.fail("nobody asks for it"),
+            plain=lambda: {"nothing": "to close"},
+            pool=lambda: pool,
+        )
+        for name in ("first", "bad", "second", "third", "plain", "pool"):
+            await shared.get(name)
+        await shared.aclose()
+        assert log == ["third", "second", "bad", "first"]
+        await shared.aclose()
+        assert len(log) == 4
+        with pytest.raises(RuntimeError, match="the worker ends"):
+            await shared.get("first")
+        with pytest.raises(RuntimeError):
+            pool.submit(print)
+
+    caplog.set_level(logging.ERROR)
+    run(clock, main())
+    assert "'bad' could not be closed" in caplog.text
+
+
+def test_a_close_that_hangs_is_left(clock: FakeClock, caplog: Any) -> None:
+    closing = asyncio.Event()
+
+    class Hangs:
+        async def aclose(self) -> None:
+            closing.set()
+            await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        shared = resources(client=Hangs)
+        await shared.get("client")
+        ending = asyncio.create_task(shared.aclose())
+        await closing.wait()
+        clock.advance(10.0)
+        await ending
+
+    run(clock, main())
+    assert "'client' could not be closed" in caplog.text
+
+
+def test_a_build_under_way_ends_with_the_worker(clock: FakeClock) -> None:
+    gate = Gate()
+
+    async def build() -> None:
+        gate.entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        shared = resources(client=build)
+        asked = asyncio.create_task(shared.get("client"))
+        await until(gate.entered.is_set)
+        await shared.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+    run(clock, main())
+
+
+@both
+def test_handlers_get_the_same_one(clock: FakeClock, sync: bool) -> None:
+    got: list[object] = []
+
+    async def on_loop(ctx: TaskContext) -> None:
+        got.append(await ctx.resource("client"))
+
+    def in_thread(ctx: BlockingTaskContext) -> None:
+        got.append(ctx.resource("client"))
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.registry.resource("client", object)
+        bench.handler(sync=sync)
+        ended = await asyncio.gather(*(bench.attempt(in_thread if sync else on_loop) for _ in range(8)))
+        assert {type(one.outcome) for one in ended} == {Done}
+        assert len({id(one) for one in got}) == 1
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
+def test_a_resource_that_cannot_be_built_fails_the_task(clock: FakeClock, sync: bool) -> None:
+    async def on_loop(ctx: TaskContext) -> None:
+        await ctx.resource("client")
+
+    def broken() -> None:
+        raise ConnectionError("no route")
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.registry.resource("client", broken)
+        bench.handler(sync=sync)
+        ended = await bench.attempt((lambda ctx: ctx.resource("client")) if sync else on_loop)
+        assert isinstance(ended.outcome, Failed)
+        assert ended.outcome.error == "ConnectionError: no route"
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_thread_that_waits_for_a_resource_when_the_worker_ends(clock: FakeClock) -> None:
+    """[D047] It is told why."""
+    gate = Gate()
+    told: list[type[BaseException]] = []
+
+    async def build() -> None:
+        gate.entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    def body(ctx: BlockingTaskContext) -> None:
+        try:
+            ctx.resource("client")
+        except BaseException as error:
+            told.append(type(error))
+            raise
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.registry.resource("client", build)
+        bench.handler(sync=True)
+        await bench.begin(bench.claim(body))
+        await until(gate.entered.is_set)
+        await bench.close()
+        await until(lambda: told)
+        assert told == [ShuttingDown]
+
+    run(clock, main())
