@@ -243,7 +243,7 @@ def test_a_client_compares_nothing(make: RecordMaker) -> None:
         lambda: store.delete(stored.record.key, expected=stored.version),
     ):
         with pytest.raises(
-            CapabilityMissing, match="a file client has no compare-and-set; pass expected=None"
+            CapabilityMissing, match="this place has no compare-and-set; pass expected=None"
         ):
             call()
     store.delete(stored.record.key)
