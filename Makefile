@@ -6,7 +6,7 @@ PY := .venv/bin/python
 .PHONY: help setup demo test test-long check bench clean
 
 help:
-	@echo "make demo       two servers on one directory, one of them killed and restarted"
+	@echo "make demo       two servers on one directory, one killed; then leases, workers killed and frozen"
 	@echo "make test       the tests, with coverage; leaves out those marked slow"
 	@echo "make test-long  all tests"
 	@echo "make check      lint, format, types, import directions"
