@@ -242,9 +242,7 @@ def test_a_client_compares_nothing(make: RecordMaker) -> None:
         lambda: store.update(stored.record, expected=stored.version),
         lambda: store.delete(stored.record.key, expected=stored.version),
     ):
-        with pytest.raises(
-            CapabilityMissing, match="this place has no compare-and-set; pass expected=None"
-        ):
+        with pytest.raises(CapabilityMissing, match="this place has no compare-and-set; pass expected=None"):
             call()
     store.delete(stored.record.key)
 
