@@ -1,7 +1,10 @@
 """Workers: no-op tasks from submit to end against huey's file storage, pick-up latency, four workers against one.
 
-huey is installed into the scratch directory for this; where that cannot be done a row says so. Its consumer is left
-out: its tasks are taken and executed in a bare loop, which is the best that it can do.
+huey is installed into the scratch directory for this; where that cannot be done a row says so. What makes the two
+comparable: one worker process each, with the number of attempts at once that is its default (four and one), on the
+same file system, without fsync, each storing results as it does by itself. What both would do every few seconds besides
+is left out on both sides: huey's consumer, whose scheduler does that (its tasks are taken and executed in a bare loop,
+which is the best that it can do), and the passes in which a worker looks for what others left.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measure import Row, directory
 from stores.files.lease.store import LeaseTaskStore
@@ -30,7 +33,7 @@ from task_tracker.worker.hooks import Hooks
 
 OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
 TASKS = 1000
-ROUNDS = 3
+ROUNDS = 4
 PICK_UPS = 60
 WORKERS = 4
 RUNNING = 1000
@@ -47,10 +50,10 @@ def rows(disk: Path, memory_disk: Path | None) -> list[Row]:
     found = []
     for base, where in ((disk, "on disk"), (memory_disk, "tmpfs")):
         if base is not None:
-            found.append(_life(disk, base, where, MOST_OF_HUEY if base is disk else None))
+            found.extend(_life(disk, base, where, MOST_OF_HUEY if base is disk else None))
             found.append(_crowd(base, where, MOST_OF_ONE_WORKER if base is disk else None))
-    found.append(_pick_up(disk, NoWakeUp(), "polling at its default", MOST_MS_POLLING))
-    found.append(_pick_up(disk, InProcessWakeUp(), "in-process wake-up", MOST_MS_WOKEN))
+    found.append(pick_up(disk, NoWakeUp(), "polling at its default", MOST_MS_POLLING))
+    found.append(pick_up(disk, InProcessWakeUp(), "in-process wake-up", MOST_MS_WOKEN))
     found.append(_beats(disk))
     return found
 
@@ -72,40 +75,65 @@ def _tracker(store: LeaseStore, wake_up: WakeUp | None = None) -> TaskTracker:
 # ---- throughput --------------------------------------------------------------------------------------------
 
 
-def _life(disk: Path, base: Path, where: str, target: float | None) -> Row:
-    """The two take turns; each round begins with an empty directory."""
-    what = f"{TASKS:,} no-op tasks, submit to end, one worker / huey's file storage, {where}"
+class Life(NamedTuple):
+    """Seconds for all tasks of a round: to create them, then to work them off."""
+
+    submitted: float
+    worked: float
+
+    @property
+    def all(self) -> float:
+        return self.submitted + self.worked
+
+
+def _life(disk: Path, base: Path, where: str, target: float | None) -> list[Row]:
+    """The two take turns in being first; each round begins with an empty directory."""
     try:
         huey = _huey(disk)
     except (OSError, subprocess.SubprocessError, ImportError) as error:
-        return Row(f"no figures for {PEER}: it cannot be installed here ({error!r:.60})", 0.0, "")
-    ours, theirs = [], []
-    for _ in range(ROUNDS):
-        with directory(base) as root:
-            ours.append(_ours(root))
-        with directory(base) as root:
-            theirs.append(_theirs(huey, root))
-    ratio = statistics.median(mine / its for mine, its in zip(ours, theirs, strict=True))
-    mine, its = (statistics.median(times) / TASKS * 1e6 for times in (ours, theirs))
+        return [Row(f"no figures for {PEER}: it cannot be installed here ({error!r:.60})", 0.0, "")]
+    ours: list[Life] = []
+    theirs: list[Life] = []
+    for number in range(ROUNDS):
+        turns = [(ours, _ours), (theirs, lambda root: _theirs(huey, root))]
+        for lives, live in turns if number % 2 else reversed(turns):
+            with directory(base) as root:
+                lives.append(live(root))
+    return [
+        _compared(
+            f"{TASKS:,} no-op tasks, submit to end, one worker / huey's file storage, {where}",
+            [(mine.all, its.all) for mine, its in zip(ours, theirs, strict=True)],
+            target,
+        ),
+        _compared(
+            f"the same, of tasks that were created before, {where}",
+            [(mine.worked, its.worked) for mine, its in zip(ours, theirs, strict=True)],
+        ),
+    ]
+
+
+def _compared(what: str, pairs: list[tuple[float, float]], target: float | None = None) -> Row:
+    mine, its = (statistics.median(times) / TASKS * 1e6 for times in zip(*pairs, strict=True))
     return Row(
         what,
-        ratio,
+        statistics.median(one / other for one, other in pairs),
         "x",
         target,
         f"{mine:.0f} / {its:.0f} us per task; huey has no leases and loses what runs",
     )
 
 
-def _ours(root: Path) -> float:
+def _ours(root: Path) -> Life:
     with _tracker(LeaseTaskStore(root, durability="none")) as tracker:
         started = time.perf_counter()
         for number in range(TASKS):
             tracker.submit("noop", number, **OWNER)
-        assert Worker(tracker).run_once() == TASKS
-        return time.perf_counter() - started
+        submitted = time.perf_counter()
+        assert Worker(tracker, rescue=False).run_once() == TASKS
+        return Life(submitted - started, time.perf_counter() - submitted)
 
 
-def _theirs(huey: Any, root: Path) -> float:
+def _theirs(huey: Any, root: Path) -> Life:
     queue = huey.FileHuey("benchmark", path=str(root))
 
     @queue.task()  # type: ignore[untyped-decorator,unused-ignore]
@@ -115,12 +143,13 @@ def _theirs(huey: Any, root: Path) -> float:
     started = time.perf_counter()
     for number in range(TASKS):
         work(number)
+    submitted = time.perf_counter()
     done = 0
     while (task := queue.dequeue()) is not None:
         queue.execute(task)
         done += 1
     assert done == TASKS
-    return time.perf_counter() - started
+    return Life(submitted - started, time.perf_counter() - submitted)
 
 
 def _huey(scratch: Path) -> Any:
@@ -192,7 +221,7 @@ def _child(root: Path, go: int, told: int) -> int:
 # ---- latency -----------------------------------------------------------------------------------------------
 
 
-def _pick_up(base: Path, wake_up: WakeUp, how: str, target: float) -> Row:
+def pick_up(base: Path, wake_up: WakeUp, how: str, target: float) -> Row:
     """From the call of submit to the first line of the handler, by a worker that has been idle for a while."""
     with directory(base) as root, _tracker(LeaseTaskStore(root, durability="none"), wake_up) as tracker:
         took = sorted(asyncio.run(_latencies(tracker)))

@@ -14,6 +14,7 @@ from demo.lease_story import LeaseStory
 from demo.processes import DemoFailed, Stage
 from demo.screen import Screen
 from demo.story import Story
+from demo.worker_story import WorkerStory
 
 FAILED = 1
 INTERRUPTED = 130
@@ -39,7 +40,7 @@ def main() -> int:
         screen.problem(f"\nFAILED: {failure}")
         return FAILED
     except KeyboardInterrupt:
-        screen.problem("\nStopped. The servers are gone, and so is their directory.")
+        screen.problem("\nStopped. All processes are gone, and so is their directory.")
         return INTERRUPTED
     except BrokenPipeError:  # whoever listened has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,6 +53,7 @@ def _run(screen: Screen, pace: float) -> int:
         try:
             Story(stage, screen, pace=pace).tell()
             LeaseStory(stage, screen, pace=pace).tell()
+            WorkerStory(stage, screen, pace=pace).tell()
         except DemoFailed as failure:
             screen.problem(f"\nFAILED: {failure}")
             for line in stage.logs():

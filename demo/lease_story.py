@@ -16,7 +16,7 @@ from demo.screen import Screen, Task
 
 LEASE_SECONDS: Final = 1.5
 HEARTBEAT_SECONDS: Final = LEASE_SECONDS / 3
-ENOUGH_SECONDS: Final = 20.0
+ENOUGH_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.05
 LONG_WORK_SECONDS: Final = 60.0
 """Nobody waits for it: whoever works on it is stopped before."""

@@ -1,4 +1,4 @@
-"""The demo's servers as processes, and the directory they share: started, killed, and all of it cleaned up."""
+"""The demo's servers and workers as processes, and the directory they share: started, killed, and cleaned up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -31,63 +32,44 @@ class DemoFailed(Exception):
     """Something is not as the demo says it is."""
 
 
-class ServerProcess:
-    """One running server, and how it is asked."""
+class Process:
+    """A process of the demo's, that ends when its standard input does. ``name`` is also that of its log."""
 
     def __init__(
-        self, name: str, root: Path, logs: Path, *, works: bool, lease_seconds: float | None
+        self, name: str, logs: Path, arguments: list[str], environment: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
         self._log = logs / f"{name}.log"
-        command = [sys.executable, "-m", "demo.server", "--root", str(root)]
-        if lease_seconds is not None:
-            command += ["--lease-seconds", str(lease_seconds)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command + ["--work"] * works,
+                [sys.executable, "-m", *arguments],
                 cwd=PROJECT,
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the demo, which then stops its servers
+                start_new_session=True,  # Ctrl-C is for the demo, which then stops its processes
             )
-        self._client: httpx.Client | None = None
-        self.port = 0
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_until_ready(self) -> None:
+    def first_line(self) -> str:
+        """Return the first line that it prints, which says that it is ready. Raises DemoFailed if none comes."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
         line = b""
         while not line.endswith(b"\n"):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise DemoFailed(f"server {self.name} was not ready after {START_SECONDS:.0f} seconds")
+                raise DemoFailed(f"{self.name} was not ready after {START_SECONDS:.0f} seconds")
             if select.select([self._process.stdout], [], [], remaining)[0]:
                 more = os.read(self._process.stdout.fileno(), 100)
                 if not more:
-                    raise DemoFailed(f"server {self.name} ended before it was ready")
+                    raise DemoFailed(f"{self.name} ended before it was ready")
                 line += more
-        self.port = int(line.split()[1])
-        self._client = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}",
-            headers={"X-Account": ACCOUNT, "X-User": USER},
-            timeout=ANSWER_SECONDS,
-            trust_env=False,  # a proxy of the environment has no business here
-        )
-
-    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Return the server's answer. Raises DemoFailed if there is none."""
-        assert self._client is not None
-        try:
-            return self._client.request(method, f"/api/v1{path}", **options)
-        except httpx.TransportError as error:
-            raise DemoFailed(
-                f"server {self.name} did not answer {method} {path}: {type(error).__name__} {error}"
-            ) from error
+        return line.decode()
 
     def ended_by(self) -> int | None:
         """Return the signal that ended the process, None if it lives or ended by itself."""
@@ -120,8 +102,6 @@ class ServerProcess:
     def let_go(self) -> None:
         """Ask it to end, by closing its input."""
         self.thaw()
-        if self._client is not None:
-            self._client.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -136,20 +116,66 @@ class ServerProcess:
         return self._log.read_text(errors="replace").splitlines()[-15:]
 
 
+class ServerProcess(Process):
+    """One running server, and how it is asked."""
+
+    def __init__(
+        self, name: str, root: Path, logs: Path, *, works: bool, lease_seconds: float | None
+    ) -> None:
+        arguments = ["demo.server", "--root", str(root)]
+        if lease_seconds is not None:
+            arguments += ["--lease-seconds", str(lease_seconds)]
+        super().__init__(name, logs, arguments + ["--work"] * works)
+        self._client: httpx.Client | None = None
+        self.port = 0
+
+    def wait_until_ready(self) -> None:
+        self.port = int(self.first_line().split()[1])
+        self._client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}",
+            headers={"X-Account": ACCOUNT, "X-User": USER},
+            timeout=ANSWER_SECONDS,
+            trust_env=False,  # a proxy of the environment has no business here
+        )
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Return the server's answer. Raises DemoFailed if there is none."""
+        assert self._client is not None
+        try:
+            return self._client.request(method, f"/api/v1{path}", **options)
+        except httpx.TransportError as error:
+            raise DemoFailed(
+                f"server {self.name} did not answer {method} {path}: {type(error).__name__} {error}"
+            ) from error
+
+    def let_go(self) -> None:
+        """Ask it to end, by closing its input."""
+        if self._client is not None:
+            self._client.close()
+        super().let_go()
+
+
 class Stage:
-    """A directory of this run's own, and every server started in it. Leaving the block removes all of it."""
+    """A directory of this run's own, and every process started in it. Leaving the block removes all of it."""
 
     def __init__(self) -> None:
         self.directory = _make_directory()
         self.root = self.directory / "tasks"
         self.root.mkdir()
-        self._servers: list[ServerProcess] = []
+        self._processes: list[Process] = []
 
     def start(self, name: str, *, works: bool = False, lease_seconds: float | None = None) -> ServerProcess:
         """Start a server on the directory; with leases if ``lease_seconds`` is given."""
         server = ServerProcess(name, self.root, self.directory, works=works, lease_seconds=lease_seconds)
-        self._servers.append(server)
+        self._processes.append(server)
         return server
+
+    def start_worker(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> Process:
+        """Start a worker of the ingestion and return it when it has said what its settings are."""
+        worker = Process(name, self.directory, ["demo.ingestion", *arguments], environment)
+        self._processes.append(worker)
+        worker.first_line()
+        return worker
 
     @property
     def name(self) -> str:
@@ -159,16 +185,16 @@ class Stage:
         return sorted(self.root.glob(f"local/{ACCOUNT}/tasks/{USER}/*.json"))
 
     def stop_all(self) -> None:
-        for server in self._servers:
-            server.let_go()
-        for server in self._servers:
-            server.stop()
+        for process in self._processes:
+            process.let_go()
+        for process in self._processes:
+            process.stop()
 
     def logs(self) -> list[str]:
         return [
-            f"{server.name}: {line}"
-            for server in {server.name: server for server in self._servers}.values()
-            for line in server.last_log_lines()
+            f"{process.name}: {line}"
+            for process in {process.name: process for process in self._processes}.values()
+            for line in process.last_log_lines()
         ]
 
     def clear(self) -> None:

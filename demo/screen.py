@@ -75,6 +75,15 @@ class Screen:
                 self._told[task["task_id"]] = (task["status"], half)
                 self._write(f"   {task['resource_id']} {percent(task):>4} {task['status']}")
 
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        """Show rows in columns; what does not fit is cut off."""
+        self._leave_bars()
+        columns, _ = self._size()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self._write(f"   {'  '.join(cells)}".rstrip()[:columns])
+
     def _leave_bars(self) -> None:
         """Let the bars stand as they are; the next ones begin below."""
         self._drawn = 0

@@ -17,8 +17,8 @@ import orjson
 from demo.processes import DemoFailed, ServerProcess, Stage
 from demo.screen import Screen, Task
 
-ENOUGH_SECONDS: Final = 27.0
-"""The whole demo is shorter than that, or something is wrong."""
+ENOUGH_SECONDS: Final = 60.0
+"""On a machine that has nothing else to do this part takes a third of that, or something is wrong."""
 LOOK_SECONDS: Final = 0.1
 FIRST_TASKS: Final = 5
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ __all__ = [
     "ChunkIndex",
     "IngestPayload",
     "StaleFence",
+    "document_of",
     "ingest",
     "mark_failed",
     "open_index",
@@ -64,32 +67,72 @@ class ChunkIndex:
 
     def put(self, document: str, number: int, text: str, fence: tuple[int, int]) -> None:
         """Add or replace a chunk. Raises StaleFence if a later attempt has written to this document."""
-        file = self.directory / f"{document}.json"
+        with self._entry(document, fence) as entry:
+            entry["chunks"][str(number)] = text
+
+    def finish(self, document: str, count: int, fence: tuple[int, int]) -> None:
+        """Say that the document is whole, and drop what is left of a longer one. Raises StaleFence."""
+        with self._entry(document, fence) as entry:
+            entry["chunks"] = {
+                number: text for number, text in entry["chunks"].items() if int(number) < count
+            }
+            entry["problem"] = None
+
+    def mark(self, document: str, problem: str, fence: tuple[int, int]) -> None:
+        """Say what is wrong with a document; its chunks stay. Raises StaleFence."""
+        with self._entry(document, fence) as entry:
+            entry["problem"] = problem
+
+    def chunks(self, document: str) -> list[str]:
+        """Return the chunks of a document, in order."""
+        chunks = self._read(document)["chunks"]
+        return [chunks[number] for number in sorted(chunks, key=int)]
+
+    def problem(self, document: str) -> str | None:
+        """Return what is wrong with a document, None if nothing is known."""
+        problem: str | None = self._read(document)["problem"]
+        return problem
+
+    def documents(self) -> list[str]:
+        """Return the names of all documents."""
+        files = self.directory.glob("*.json")
+        return sorted(json.loads(file.read_text(encoding="utf-8"))["document"] for file in files)
+
+    @contextmanager
+    def _entry(self, document: str, fence: tuple[int, int]) -> Iterator[dict[str, Any]]:
+        """Give what is stored of a document, to be changed in the block, and store it. Raises StaleFence."""
+        file = self._file(document)
         with file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # compare and write as one
-            entry = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"chunks": {}}
-            if tuple(entry.get("fence", ())) > fence:
+            entry = self._read(document)
+            if tuple(entry["fence"]) > fence:
                 raise StaleFence(f"{document} was written under {entry['fence']}, this is {fence}")
             entry["fence"] = fence
-            entry["chunks"][str(number)] = text
+            yield entry
             staged = file.with_suffix(".staged")
             staged.write_text(json.dumps(entry), encoding="utf-8")
             staged.replace(file)  # whole or not at all: this process may be killed between any two lines
 
-    def chunks(self, document: str) -> list[str]:
-        """Return the chunks of a document, in order."""
-        file = self.directory / f"{document}.json"
-        chunks = json.loads(file.read_text(encoding="utf-8"))["chunks"] if file.exists() else {}
-        return [chunks[number] for number in sorted(chunks, key=int)]
+    def _read(self, document: str) -> dict[str, Any]:
+        file = self._file(document)
+        if not file.exists():
+            return {"document": document, "chunks": {}, "problem": None, "fence": ()}
+        entry: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return entry
 
-    def documents(self) -> list[str]:
-        """Return the names of all documents."""
-        return sorted(file.stem for file in self.directory.glob("*.json"))
+    def _file(self, document: str) -> Path:
+        """Return where a document is: its name is a path, and may be too long for the name of a file."""
+        return self.directory / f"{hashlib.sha256(document.encode()).hexdigest()}.json"
 
 
 def open_index() -> ChunkIndex:
     """Open the index that all handlers of a worker share."""
     return ChunkIndex(os.environ.get(INDEX) or Path(tempfile.gettempdir()) / "worker_tasks_index")
+
+
+def document_of(payload: IngestPayload) -> str:
+    """Return the name of a document: its whole path, since others may have files of the same name elsewhere."""
+    return str(Path(payload.path).resolve())
 
 
 async def ingest(ctx: TaskContext, payload: IngestPayload) -> dict[str, Any]:
@@ -100,12 +143,13 @@ async def ingest(ctx: TaskContext, payload: IngestPayload) -> dict[str, Any]:
         text[start : start + CHARACTERS_PER_CHUNK] for start in range(0, len(text), CHARACTERS_PER_CHUNK)
     ]
     begin = (ctx.last_checkpoint or {"chunks": 0})["chunks"]
-    document = Path(payload.path).stem
+    document = document_of(payload)
     for number in range(begin, len(chunks)):
         await asyncio.sleep(payload.seconds_per_chunk)
         await asyncio.to_thread(index.put, document, number, chunks[number], ctx.fence)
         await ctx.progress(100 * (number + 1) / len(chunks), f"chunk {number + 1} of {len(chunks)}")
         await ctx.checkpoint({"chunks": number + 1})  # raises if the task was cancelled or is somebody else's
+    await asyncio.to_thread(index.finish, document, len(chunks), ctx.fence)
     return {"document": document, "chunks": len(chunks), "from_chunk": begin}
 
 
@@ -120,15 +164,15 @@ def recount(ctx: BlockingTaskContext, payload: None) -> dict[str, int]:
 
 
 async def mark_failed(ctx: TaskContext, record: TaskRecord) -> None:
-    """Say in the index that a document is incomplete, before its task ends as failed."""
+    """Say in the index that a document may be incomplete, before its task ends as failed."""
     index: ChunkIndex = await ctx.resource("index")
-    document = Path(IngestPayload.model_validate(record.payload).path).stem
-    await asyncio.to_thread(index.put, document, 0, f"(incomplete: {record.error_code})", ctx.fence)
+    document = document_of(IngestPayload.model_validate(record.payload))
+    await asyncio.to_thread(index.mark, document, record.error or "it failed", ctx.fence)
 
 
 registry = HandlerRegistry()
 registry.resource("index", "examples.worker_tasks:open_index")
-# It may run twice: chunks are replaced by number, not added.
+# It may run twice: chunks are replaced by number, not added, and what is beyond the last one goes.
 registry.register(
     "ingest",
     handler="examples.worker_tasks:ingest",
@@ -149,17 +193,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+")
     options = parser.parse_args(arguments)
     owner: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
+    paths = [str(Path(file).resolve()) for file in options.files]
     config = StorageConfig(task_tracker={"backend": "lease", "root": options.root})
     with config.build_task_tracker(handlers=registry) as tracker:
         submitted = [
             tracker.submit(
                 "ingest",
-                IngestPayload(path=str(Path(file).resolve()), seconds_per_chunk=options.seconds_per_chunk),
-                resource_id=file,
+                IngestPayload(path=path, seconds_per_chunk=options.seconds_per_chunk),
+                resource_id=path,
                 dedupe=True,  # who asks for the same file again meanwhile gets the same task
                 **owner,
             )
-            for file in options.files
+            for path in paths
         ]
         ended = [tracker.wait(one.task_id, **owner, timeout=options.timeout) for one in submitted]
     for record in ended:

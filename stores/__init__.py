@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from stores.files.lease.store import LeaseTaskStore
     from stores.files.persistent import PersistentTaskStore
     from stores.memory import InMemoryTaskStore
+    from stores.postgres.store import PostgresTaskStore
 
-__all__ = ["InMemoryTaskStore", "LeaseTaskStore", "PersistentTaskStore"]
+__all__ = ["InMemoryTaskStore", "LeaseTaskStore", "PersistentTaskStore", "PostgresTaskStore"]
 
 DISTRIBUTION: Final = "durable-task-tracker"
 """Tells this package from others that are called ``stores`` too."""
@@ -18,6 +19,7 @@ _HOMES: Final = {
     "InMemoryTaskStore": "stores.memory",
     "LeaseTaskStore": "stores.files.lease.store",
     "PersistentTaskStore": "stores.files.persistent",
+    "PostgresTaskStore": "stores.postgres.store",
 }
 
 

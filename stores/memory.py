@@ -35,6 +35,7 @@ from task_tracker.store import (
     StoreOptions,
     Unchanged,
     Version,
+    silent_worker,
 )
 
 __all__ = ["InMemoryTaskStore"]
@@ -93,6 +94,18 @@ class InMemoryTaskStore(LeasesInMemory):
 
     def update(self, record: TaskRecord, *, expected: Version | None) -> Stored:
         """Replace a record; see :meth:`TaskStore.update`."""
+        return self._replace(record, expected)
+
+    def take_in(self, record: TaskRecord, *, expected: Version | None = None) -> Stored:
+        """Store a record from elsewhere; see :meth:`LeaseStore.take_in`."""
+        if expected is not None:
+            return self._replace(record, expected, said=record.attempt)
+        with self._lock:
+            return self._add(record, record.attempt)
+
+    def _replace(
+        self, record: TaskRecord, expected: Version | None, *, said: Attempt | None = None
+    ) -> Stored:
         with self._lock:
             stored = self._find(record.key)
             old = stored.record
@@ -101,7 +114,8 @@ class InMemoryTaskStore(LeasesInMemory):
                 transitions.check_not_final(old)
             self._holds.check_free(old, self._clock.monotonic())
             _check_version(stored, expected)
-            return self._write(record, transitions.next_attempt(old.attempt, self._clock.new_token()), old)
+            last = transitions.carried_on(old.attempt, said)
+            return self._write(record, transitions.next_attempt(last, self._clock.new_token()), old)
 
     def get(self, key: TaskKey, *, known: Version | None = None) -> Stored | Unchanged:
         """Read a record; see :meth:`TaskStore.get`."""
@@ -150,6 +164,14 @@ class InMemoryTaskStore(LeasesInMemory):
                 listing.count_into(counts)
         return counts
 
+    def owners(self) -> Iterator[tuple[str, str]]:
+        """Iterate over all owners; see :meth:`TaskStore.owners`."""
+        with self._lock:
+            owners = [
+                (account_id, user_id) for account_id, users in self._accounts.items() for user_id in users
+            ]
+        return iter(owners)
+
     def delete_owner(self, account_id: str, user_id: str) -> int:
         """Delete all of an owner's records; see :meth:`TaskStore.delete_owner`."""
         with self._lock:
@@ -173,16 +195,21 @@ class InMemoryTaskStore(LeasesInMemory):
         return Purged(old[:limit], 0, len(old) > limit)
 
     def examine(self, *, fix: bool = False) -> Sequence[Finding]:
-        """Return nothing: a crash leaves nothing behind here. See :meth:`TaskStore.examine`."""
-        return []
+        """Name workers that fell silent: a crash leaves nothing else behind here. See :meth:`TaskStore.examine`."""
+        with self._lock:
+            silent = self._notices.facts(self._clock.monotonic(), living=False)
+            for fact in silent if fix else ():
+                self._notices.withdraw(fact.name)
+        return [silent_worker(fact, fact.name, fixed=fix) for fact in silent]
 
     # ---- under the lock ------------------------------------------------------------------------------
 
-    def _add(self, record: TaskRecord) -> Stored:
+    def _add(self, record: TaskRecord, said: Attempt | None = None) -> Stored:
         if check_key(record.key) in self._records:
             raise TaskExists(f"task {record.task_id} exists already; choose another id or leave it out")
         creation = self._clock.new_token()
-        stored = self._put(record.changed(attempt=Attempt(0, creation, "", 0), creation=creation))
+        attempt = transitions.first_attempt(creation, said)
+        stored = self._put(record.changed(attempt=attempt, creation=creation))
         if len(self._records) > self._shrink_beyond:
             self._shrink()
         return stored

@@ -1,7 +1,7 @@
 """Who holds what, and what waits for a holder: the books that the memory store keeps beside its records.
 
-Owns leases, their heartbeats and the order of waiting tasks. Refuses to change records or to lock: the store
-calls under its own lock.
+Owns leases, their heartbeats, the order of waiting tasks, and what workers and operators tell each other. Refuses to
+change records or to lock: the store calls under its own lock.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import orjson
+
 from task_tracker import transitions
 from task_tracker.errors import LeaseHeld, LeaseLost
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import Lease, Version
+from task_tracker.store import FORGOTTEN_SECONDS, Lease, Version, WorkerFact, check_fact
 
-__all__ = ["Evidence", "Hold", "Holds", "Waiting"]
+__all__ = ["Evidence", "Hold", "Holds", "Notices", "Waiting"]
 
 _HELD_BY_SOMEBODY = (TaskStatus.RUNNING, TaskStatus.CANCELLING)
 
@@ -151,3 +153,37 @@ class Waiting:
     def first(self, kind: tuple[str, int], suits: Callable[[TaskKey], bool]) -> list[tuple[object, TaskKey]]:
         """Return the first task of ``kind`` that suits, with its place: one or none."""
         return next(([place] for place in self._places.get(kind, ()) if suits(place[1])), [])
+
+
+class Notices:
+    """Which task types are paused, and what workers say of themselves. Times are monotonic."""
+
+    def __init__(self) -> None:
+        self.paused: set[str] = set()
+        self._facts: dict[str, tuple[bytes, float, float]] = {}
+
+    def publish(self, fact: WorkerFact, now: float) -> None:
+        """Keep a fact in the place of the last one of this name. Raises ValueError."""
+        self._facts[fact.name] = check_fact(fact), fact.life_seconds, now
+
+    def withdraw(self, name: str) -> None:
+        """Drop a fact, if there is one."""
+        self._facts.pop(name, None)
+
+    def facts(self, now: float, *, living: bool) -> list[WorkerFact]:
+        """Return the facts that hold, or else those whose life has ended, by name."""
+        return [
+            WorkerFact(name, orjson.loads(data), life_seconds, now - at)
+            for name, (data, life_seconds, at) in sorted(self._facts.items())
+            if (now - at <= life_seconds) == living
+        ]
+
+    def forget(self, now: float, limit: int) -> None:
+        """Drop facts whose life ended long ago, ``limit`` of them at most."""
+        old = [
+            fact
+            for fact in self.facts(now, living=False)
+            if fact.age_seconds > fact.life_seconds + FORGOTTEN_SECONDS
+        ]
+        for fact in old[:limit]:
+            self.withdraw(fact.name)

@@ -11,11 +11,12 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from stores.memory_holds import Evidence, Holds, Waiting
+from stores.memory_holds import Evidence, Holds, Notices, Waiting
 from task_tracker import transitions
 from task_tracker.clock import Clock
+from task_tracker.codec import check_id
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
-from task_tracker.store import Cursor, Expired, Lease, LeaseStore, Stored, Workload, lease_terms
+from task_tracker.store import Cursor, Expired, Lease, LeaseStore, Stored, WorkerFact, Workload, lease_terms
 
 __all__ = ["LeasesInMemory"]
 
@@ -30,6 +31,7 @@ class LeasesInMemory(LeaseStore):
         self._records: dict[TaskKey, Stored] = {}
         self._holds = Holds(self.lease_seconds)
         self._waiting = Waiting()
+        self._notices = Notices()
 
     @abstractmethod
     def _find(self, key: TaskKey) -> Stored:
@@ -143,6 +145,8 @@ class LeasesInMemory(LeaseStore):
 
     def recover(self, *, limit: int = 1000) -> int:
         """Return 0: nothing is ever half-made here. See :meth:`LeaseStore.recover`."""
+        with self._lock:
+            self._notices.forget(self._clock.monotonic(), limit)
         return 0
 
     def unclaimed(
@@ -177,6 +181,40 @@ class LeasesInMemory(LeaseStore):
                     running.append(monotonic - hold.since if hold is not None else now - record.updated_at)
         return Workload(len(waiting), len(running), _oldest(waiting), _oldest(running))
 
+    # ---- coordination of workers -----------------------------------------------------------------------
+
+    def pause(self, task_type: str) -> None:
+        """Have nobody claim tasks of this type; see :meth:`LeaseStore.pause`."""
+        check_id(task_type, "task_type")
+        with self._lock:
+            self._notices.paused.add(task_type)
+
+    def unpause(self, task_type: str) -> None:
+        """Let them be claimed again; see :meth:`LeaseStore.unpause`."""
+        check_id(task_type, "task_type")
+        with self._lock:
+            self._notices.paused.discard(task_type)
+
+    def paused(self) -> Sequence[str]:
+        """Return the paused types; see :meth:`LeaseStore.paused`."""
+        with self._lock:
+            return sorted(self._notices.paused)
+
+    def publish(self, fact: WorkerFact) -> None:
+        """Keep what a worker says of itself; see :meth:`LeaseStore.publish`."""
+        with self._lock:
+            self._notices.publish(fact, self._clock.monotonic())
+
+    def withdraw(self, name: str) -> None:
+        """Take it away; see :meth:`LeaseStore.withdraw`."""
+        with self._lock:
+            self._notices.withdraw(name)
+
+    def facts(self) -> Sequence[WorkerFact]:
+        """Return what workers that live say of themselves; see :meth:`LeaseStore.facts`."""
+        with self._lock:
+            return self._notices.facts(self._clock.monotonic(), living=True)
+
     # ---- under the lock ------------------------------------------------------------------------------
 
     def _write(self, record: TaskRecord, attempt: Attempt, old: TaskRecord) -> Stored:
@@ -197,7 +235,8 @@ class LeasesInMemory(LeaseStore):
         found = [
             place
             for kind in task_types
-            if kind[0] not in limits or running.get(kind[0], 0) < limits[kind[0]]
+            if kind[0] not in self._notices.paused
+            and (kind[0] not in limits or running.get(kind[0], 0) < limits[kind[0]])
             for place in self._waiting.first(kind, suits)
         ]
         return min(found)[1] if found else None

@@ -26,7 +26,7 @@ from task_tracker.errors import LeaseHeld, StoreUnavailable, TaskNotFound, TaskT
 from task_tracker.listing import TaskPage
 from task_tracker.reconciler import Reconciled
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Finding, Lease
+from task_tracker.store import Finding, Lease, WorkerFact
 from task_tracker.submitting import Submission
 from task_tracker.tracker import TaskTracker
 from task_tracker.waiting import Contending, Waiting
@@ -425,6 +425,14 @@ class AsyncTaskTracker:
             return None
         return waiting.answered(record)
 
+    async def effects_path(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> str | None:
+        """As :meth:`TaskTracker.effects_path`."""
+        return await self._read(
+            lambda: self._tracker.effects_path(task_id, account_id, user_id), self._of_task(task_id)
+        )
+
     def count(self) -> int:
         """As :meth:`TaskTracker.count`; a plain method, it only looks at the cache."""
         return self._tracker.count()
@@ -478,6 +486,22 @@ class AsyncTaskTracker:
     def stop_reconciler(self) -> None:
         """As :meth:`TaskTracker.stop_reconciler`."""
         self._tracker.stop_reconciler()
+
+    async def pause_type(self, task_type: str) -> None:
+        """As :meth:`TaskTracker.pause_type`."""
+        await self._run(partial(self._tracker.pause_type, task_type))
+
+    async def resume_type(self, task_type: str) -> None:
+        """As :meth:`TaskTracker.resume_type`."""
+        await self._run(partial(self._tracker.resume_type, task_type))
+
+    async def paused_types(self) -> Sequence[str]:
+        """As :meth:`TaskTracker.paused_types`."""
+        return await self._read(self._tracker.paused_types, self._of_workers())
+
+    async def workers(self) -> Sequence[WorkerFact]:
+        """As :meth:`TaskTracker.workers`."""
+        return await self._read(self._tracker.workers, self._of_workers())
 
     async def doctor(self, *, fix: bool = False) -> Sequence[Finding]:
         """As :meth:`TaskTracker.doctor`."""
@@ -590,6 +614,10 @@ class AsyncTaskTracker:
 
     def _of_owner(self, account_id: str | None, user_id: str | None) -> Share:
         return Share(("owner", account_id, user_id), max(1, self._max_threads // 2))
+
+    def _of_workers(self) -> Share:
+        """For what readiness asks every few seconds: while a store hangs it must not take all threads."""
+        return Share("workers", max(1, self._max_threads // 4))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from task_tracker.forks import renew_after_fork
@@ -46,7 +47,7 @@ class CallThreads:
     def renew(self) -> None:
         """Begin anew, without threads: those and what they are to do are the parent's."""
         self._changed = threading.Condition()
-        self._waiting: dict[Future[Any], _Call] = {}
+        self._waiting: dict[Hashable, _Call] = {}
         self._running: Counter[Hashable] = Counter()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
@@ -56,24 +57,32 @@ class CallThreads:
         return len(self._waiting)
 
     def submit(self, run: Callable[[], Any], share: Share | None = None) -> Future[Any]:
-        """Have ``run`` called as soon as a thread is free and its ``share`` is not used up."""
+        """Have ``run`` called as soon as a thread is free and its ``share`` is not used up. Raises NoThread."""
         future: Future[Any] = Future()
+        self.post(future, partial(_carry_out, future, run), share)
+        return future
+
+    def post(self, ticket: Hashable, run: Callable[[], object], share: Share | None = None) -> None:
+        """Do the same for who learns what came of it in his own way: ``run`` raises nothing. Raises NoThread."""
         call = _Call(run, share)
         with self._changed:
             if self._closed:
                 raise RuntimeError("these threads have been told to end")
             if self._may_run(call):
                 self._wake_one()
-            self._waiting[future] = call
-        return future
+            self._waiting[ticket] = call
 
     def withdraw(self, future: Future[Any]) -> bool:
         """Take a call back; False if it has begun, and then it goes on."""
         if not future.cancel():
             return False
-        with self._changed:
-            self._waiting.pop(future, None)
+        self.retract(future)
         return True
+
+    def retract(self, ticket: Hashable) -> bool:
+        """Take back what was posted; False if it has begun."""
+        with self._changed:
+            return self._waiting.pop(ticket, None) is not None
 
     def end(self) -> None:
         """Let all calls come to their end, then the threads; wait for neither."""
@@ -122,21 +131,20 @@ class CallThreads:
                     self._idle += 1
                     self._changed.wait()
                     continue
-            future, call = taken
             try:
-                _carry_out(future, call.run)
+                taken.run()
             finally:
                 with self._changed:
-                    self._give_back(call)
-            del taken, future, call  # an idle thread must not keep a result alive
+                    self._give_back(taken)
+            del taken  # an idle thread must not keep a result alive
 
-    def _take(self) -> tuple[Future[Any], _Call] | None:
-        for future, call in self._waiting.items():
+    def _take(self) -> _Call | None:
+        for ticket, call in self._waiting.items():
             if self._may_run(call):
-                del self._waiting[future]
+                del self._waiting[ticket]
                 if call.share is not None:
                     self._running[call.share.subject] += 1
-                return future, call
+                return call
         return None
 
     def _give_back(self, call: _Call) -> None:

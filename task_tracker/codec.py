@@ -7,7 +7,6 @@ guess what a damaged file meant.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from datetime import UTC, datetime
@@ -44,12 +43,17 @@ _PLAIN_EXTENSIONS: Final[dict[str, type | tuple[type, ...]]] = {
     "creation": str,
     "revision": int,
 }
+_USUAL_TYPES: Final = {
+    name: kind if isinstance(kind, type) else float for name, kind in _PLAIN_EXTENSIONS.items()
+}
+"""What needs no closer look."""
 _ENCODED_EXTENSIONS: Final = {
     "meta": "meta_json",
     "payload": "payload_json",
     "private": "private_json",
     "history": "history_json",
 }
+_EXTENSIONS: Final = (*_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS)
 _READ_EXTENSIONS: Final = attrgetter(
     *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS.values(), "attempt", "extra_json"
 )
@@ -66,7 +70,7 @@ _TEN: Final = (
     "result",
     "error",
 )
-_KNOWN: Final = frozenset((*_TEN, *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS, "attempt"))
+_KNOWN: Final = frozenset((*_TEN, *_EXTENSIONS, "attempt"))
 
 
 # ---- writing ---------------------------------------------------------------------------------------
@@ -105,24 +109,21 @@ def encode_record(record: TaskRecord) -> bytes:
         "result": orjson.Fragment(record.result_json),
         "error": record.error,
     }
-    if _READ_EXTENSIONS(record) != _NO_EXTENSIONS:  # most records have none
-        _add_extensions(document, record)
+    extensions = _READ_EXTENSIONS(record)
+    if extensions != _NO_EXTENSIONS:  # most records have none
+        _add_extensions(document, extensions)
     return orjson.dumps(document)
 
 
-def _add_extensions(document: dict[str, Any], record: TaskRecord) -> None:
-    for name in _PLAIN_EXTENSIONS:
-        value = getattr(record, name)
+def _add_extensions(document: dict[str, Any], extensions: tuple[Any, ...]) -> None:
+    *values, attempt, extra_json = extensions
+    for name, value in zip(_EXTENSIONS, values, strict=True):
         if value is not None:
-            document[name] = value
-    for name, slot in _ENCODED_EXTENSIONS.items():
-        value = getattr(record, slot)
-        if value is not None:
-            document[name] = orjson.Fragment(value)
-    if record.attempt is not None:
-        document["attempt"] = dataclasses.asdict(record.attempt)
-    if record.extra_json is not None:
-        document.update(orjson.loads(record.extra_json))
+            document[name] = orjson.Fragment(value) if name in _ENCODED_EXTENSIONS else value
+    if attempt is not None:
+        document["attempt"] = attempt
+    if extra_json is not None:
+        document.update(orjson.loads(extra_json))
 
 
 def check_id(value: object, what: str) -> str:
@@ -251,25 +252,34 @@ def _build(document: dict[str, Any], key: TaskKey) -> TaskRecord:
 
 def _extensions(document: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
-    for name, kind in _PLAIN_EXTENSIONS.items():
-        value = document.get(name)
-        if value is not None:
-            known[name] = _time(value) if name.endswith("_at") else _typed(document, name, kind)
-    for name, slot in _ENCODED_EXTENSIONS.items():
-        if document.get(name) is not None:
-            known[slot] = compact(orjson.dumps(document[name]))
-    attempt = document.get("attempt")
-    if attempt is not None:
-        known["attempt"] = Attempt(
-            _typed(attempt, "epoch", int),
-            _typed(attempt, "token", str),
-            _typed(attempt, "holder", str),
-            _typed({"count": 1} | attempt, "count", int),
-        )
-    strangers = {name: value for name, value in document.items() if name not in _KNOWN}
+    strangers: dict[str, Any] = {}
+    for name, value in document.items():
+        if name not in _KNOWN:
+            strangers[name] = value
+        elif value is None or name in _TEN:
+            continue
+        elif name == "attempt":
+            known[name] = _attempt(value)
+        elif name in _ENCODED_EXTENSIONS:
+            known[_ENCODED_EXTENSIONS[name]] = compact(orjson.dumps(value))
+        elif type(value) is _USUAL_TYPES[name]:
+            known[name] = value
+        elif name.endswith("_at"):
+            known[name] = _time(value)
+        else:
+            known[name] = _typed(document, name, _PLAIN_EXTENSIONS[name])
     if strangers:
         known["extra_json"] = compact(orjson.dumps(strangers))
     return known
+
+
+def _attempt(value: dict[str, Any]) -> Attempt:
+    return Attempt(
+        _typed(value, "epoch", int),
+        _typed(value, "token", str),
+        _typed(value, "holder", str),
+        _typed(value, "count", int) if "count" in value else 1,
+    )
 
 
 def _typed(

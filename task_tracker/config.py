@@ -19,12 +19,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from task_tracker.aio import AsyncTaskTracker
 from task_tracker.errors import SettingsError
 from task_tracker.handlers import HandlerRegistry
+from task_tracker.redaction import redact_text
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS
 from task_tracker.settings import TaskTrackerSettings
 from task_tracker.store import TaskStore
 from task_tracker.tracker import TaskTracker
-from task_tracker.wakeups import WakeUp
+from task_tracker.wakeups import WakeUp, open_wake_up
 
 __all__ = ["StorageConfig"]
 
@@ -95,9 +96,10 @@ class StorageConfig(BaseSettings):
                 'storage.task_tracker.backend is "lease", which needs a directory; give storage.task_tracker.root '
                 "(no file client can keep its promises)"
             )
+        self._check_database()
         store = open_store(settings.backend, settings.store_options(agfs))
         if not store.capabilities.leases:
-            for key in ("lease_seconds", "heartbeat_seconds"):
+            for key in ("lease_seconds", "heartbeat_seconds", "wake_up"):
                 if getattr(settings, key) is not None:
                     store.close()
                     raise SettingsError(
@@ -105,6 +107,27 @@ class StorageConfig(BaseSettings):
                         'leave it out, or set storage.task_tracker.backend to "lease"'
                     )
         return store
+
+    def _check_database(self) -> None:
+        """Raise SettingsError if what a database needs is missing, or is there for a backend that has none."""
+        settings = self.task_tracker
+        if settings.backend != "postgres":
+            for key in ("dsn", "migrate"):
+                if settings.backend in ("memory", "persistent", "lease") and getattr(settings, key):
+                    raise SettingsError(
+                        f'storage.task_tracker.{key} is set, but the backend is "{settings.backend}", which has no '
+                        'database; set storage.task_tracker.backend to "postgres", or leave it out'
+                    )
+            return
+        if settings.dsn is None:
+            raise SettingsError(
+                'storage.task_tracker.backend is "postgres", which needs a database; give storage.task_tracker.dsn'
+            )
+        if settings.root is not None:
+            raise SettingsError(
+                'storage.task_tracker.root is set, but the backend is "postgres", which keeps nothing there; leave it '
+                "out"
+            )
 
     def build_task_tracker(
         self,
@@ -118,11 +141,13 @@ class StorageConfig(BaseSettings):
         """Return a tracker on the configured store, its retention sweep running unless ``cleanup=False``.
 
         Where leases expire its reconciler runs as well, unless ``reconcile=False`` (None: as configured).
-        ``handlers`` and ``wake_up`` are those of :class:`TaskTracker`. Raises SettingsError: unknown backend,
-        missing package, root or client.
+        ``handlers`` and ``wake_up`` are those of :class:`TaskTracker`; by itself ``wake_up`` is what is configured.
+        Raises SettingsError: unknown backend, missing package, root or client.
         """
         settings = self.task_tracker
         retention = settings.retention
+        if wake_up is None and settings.wake_up is not None:
+            wake_up = open_wake_up(settings.wake_up.get_secret_value())
         tracker = TaskTracker(
             self.build_task_store(agfs),
             strict=settings.strict,
@@ -215,7 +240,7 @@ def _one_line(error: ValidationError) -> str:
         near = difflib.get_close_matches(str(first["loc"][-1]), fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(fields)}"
         return f"unknown key {key}; {hint}{rest}"
-    return f"{key} is {first['input']!r:.80}: {first['msg']}{rest}"
+    return f"{key} is {redact_text(repr(first['input'])):.80}: {first['msg']}{rest}"
 
 
 def _fields_at(place: tuple[int | str, ...]) -> list[str]:

@@ -30,6 +30,7 @@ class Duty(ABC):
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._ending: set[threading.Thread] = set()
+        self._is_due = False
 
     def _held(self) -> threading.Condition:
         """Return the condition to hold. A fork takes the thread away, maybe while it held the parent's."""
@@ -61,6 +62,7 @@ class Duty(ABC):
         with self._held():
             if self.running:
                 return
+            self._is_due = False
             thread = threading.Thread(
                 target=self._run, args=(delay_seconds,), name=f"task_tracker {self._name}", daemon=True
             )
@@ -78,6 +80,21 @@ class Duty(ABC):
             self._wake.notify_all()
         if thread is threading.current_thread():
             return False
+        thread.join(timeout_seconds)
+        return not thread.is_alive()
+
+    def soon(self) -> None:
+        """Have the next round come now instead of when its time has come. Nothing if no thread runs."""
+        with self._held():
+            self._is_due = self._thread is not None
+            self._wake.notify_all()
+
+    def end_soon(self, timeout_seconds: float) -> bool:
+        """Wait for the thread, ``timeout_seconds`` at most, whose next round, which is now, is its last by itself."""
+        thread = self._thread
+        self.soon()
+        if thread is None:
+            return True
         thread.join(timeout_seconds)
         return not thread.is_alive()
 
@@ -109,7 +126,8 @@ class Duty(ABC):
         deadline = self._clock.monotonic() + seconds
         while not self.told_to_stop:
             remaining = deadline - self._clock.monotonic()
-            if remaining <= 0:
+            if remaining <= 0 or self._is_due:
+                self._is_due = False
                 return True
             self._clock.wait(self._wake, remaining)
         return False

@@ -14,6 +14,7 @@
     ├── StoreUnavailable                the store did not answer; nothing is known
     ├── CorruptRecord                   bytes are there, but they are not a record
     ├── InvalidTaskId(ValueError)       an id that cannot be stored
+    ├── InvalidPayload(ValueError)      not what the handler takes
     └── SettingsError(ValueError)       configuration that cannot work
 
 Stores raise only these, with the driver's error as ``__cause__``. Three things never look alike:
@@ -29,6 +30,7 @@ __all__ = [
     "AmbiguousTask",
     "CapabilityMissing",
     "CorruptRecord",
+    "InvalidPayload",
     "InvalidTaskId",
     "InvalidTransition",
     "LeaseHeld",
@@ -120,6 +122,10 @@ class CorruptRecord(TaskTrackerError):
 
 class InvalidTaskId(TaskTrackerError, ValueError):
     """An id (task, account or user) that cannot be stored: blank, too long, or not text."""
+
+
+class InvalidPayload(TaskTrackerError, ValueError):
+    """A payload is not what the handler takes. The message names the first field that is wrong."""
 
 
 class SettingsError(TaskTrackerError, ValueError):

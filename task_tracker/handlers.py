@@ -8,15 +8,15 @@ whose code only workers have. It exists so that every process reads the same tab
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
 import orjson
 
 from task_tracker.codec import check_id, encode_value
-from task_tracker.errors import SettingsError, TaskTrackerError
+from task_tracker.errors import InvalidPayload, SettingsError
 from task_tracker.references import check_reference, first_line, fitting, load_reference
 
 __all__ = ["Delivery", "Handler", "HandlerRegistry", "InvalidPayload"]
@@ -31,13 +31,11 @@ CLEANUP_SECONDS: Final = 10.0
 
 _HIGHEST: Final = 2**31 - 1
 """What an integer column of any database takes."""
+_LONGEST: Final = sys.float_info.max
+"""A whole number above it is finite as well, and no timer takes it."""
 
 _HANDLER_TAKES: Final = ("ctx", "payload")
 _HOOK_TAKES: Final = ("ctx", "record")
-
-
-class InvalidPayload(TaskTrackerError, ValueError):
-    """A payload is not what the handler takes. The message names the first field that is wrong."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +64,10 @@ class Handler:
     """What it has to unwind once it was told to stop."""
     max_running: int | None = None
     """How many may run at once over all workers of a store; None: as many as there are slots."""
+    _loaded: dict[str, Callable[..., Any]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What was imported, by reference."""
 
     @property
     def kind(self) -> tuple[str, int]:
@@ -77,13 +79,23 @@ class Handler:
         """``at_least_once`` for idempotent handlers, ``at_most_once`` for all others."""
         return "at_least_once" if self.idempotent else "at_most_once"
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether :meth:`load` returns at once: it was imported before, by :meth:`HandlerRegistry.check` say."""
+        return self.handler in self._loaded
+
+    @property
+    def is_hook_loaded(self) -> bool:
+        """Whether :meth:`load_on_failure` returns at once."""
+        return self.on_failure is None or self.on_failure in self._loaded
+
     def load(self) -> Callable[..., Any]:
         """Return the function, imported at the first call. Raises SettingsError if there is none, or a wrong one."""
-        return self._function
+        return self._load(self.handler, _HANDLER_TAKES)
 
     def load_on_failure(self) -> Callable[..., Any] | None:
         """Return the hook in the same way; None if there is none."""
-        return self._hook
+        return None if self.on_failure is None else self._load(self.on_failure, _HOOK_TAKES)
 
     def parse(self, payload_json: bytes | None) -> Any:
         """Return the payload as the handler takes it. Raises InvalidPayload."""
@@ -99,8 +111,8 @@ class Handler:
     def encode(self, payload: object) -> bytes | None:
         """Return ``payload`` (a model, or what it is made of) as JSON for :meth:`parse`. Raises InvalidPayload.
 
-        Refuses what would reach the handler as something else: fields that JSON or the model leaves out,
-        secrets that are written as stars.
+        Refuses what would reach the handler as something else than the model made of it: fields that JSON leaves
+        out, secrets that are written as stars. What the model ignores was never in it.
         """
         if self.payload is None:
             return plain_payload(payload)
@@ -131,26 +143,24 @@ class Handler:
             *(f"{self._name}, payload: {problem}" for problem in _problem(lambda: self._adapter)),
         ]
 
-    @cached_property
-    def _function(self) -> Callable[..., Any]:
-        return load_reference(self.handler, _HANDLER_TAKES)
-
-    @cached_property
-    def _hook(self) -> Callable[..., Any] | None:
-        return None if self.on_failure is None else load_reference(self.on_failure, _HOOK_TAKES)
+    def _load(self, reference: str, takes: Sequence[str]) -> Callable[..., Any]:
+        # No cached_property: in Python 3.11 it has one lock for all rows, and an import may take long.
+        function = self._loaded.get(reference)
+        if function is None:
+            function = self._loaded[reference] = load_reference(reference, takes)
+        return function
 
     @cached_property
     def _adapter(self) -> Any:
         if self.payload is None:
             return None
         from pydantic import TypeAdapter
-        from pydantic.errors import PydanticUserError
 
         try:
             adapter = TypeAdapter(self.payload)
             adapter.validator.title  # noqa: B018  # raises if it names something that is not defined yet
             return adapter
-        except (PydanticUserError, NameError) as error:
+        except Exception as error:  # a name that is not there yet, or whatever a type raises here
             raise SettingsError(
                 f"{self.payload!r:.80} is nothing that pydantic can check ({first_line(error)}); give a model"
             ) from error
@@ -334,7 +344,7 @@ def _seconds(value: object, name: str, what: str, *, zero: bool = False) -> floa
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
-        or not (0 < value < math.inf or (zero and value == 0))
+        or not (0 < value <= _LONGEST or (zero and value == 0))
     ):
         raise SettingsError(
             f"{name}: {what}_seconds is {value!r:.80}; give a finite number of seconds above 0"

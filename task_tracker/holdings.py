@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import threading
+from functools import cache
 from typing import Final
 
 from task_tracker.clock import Clock
@@ -159,6 +160,12 @@ class Holdings:
 
 def holder_name(suffix: str) -> str:
     """Return ``host:pid:suffix``: what others read when they meet a task that this process holds."""
+    return f"{host_name()}:{os.getpid()}:{suffix}"
+
+
+@cache
+def host_name() -> str:
+    """Return the name of this host, for messages."""
     from socket import gethostname  # dear, and not needed where nothing is ever claimed
 
-    return f"{gethostname()}:{os.getpid()}:{suffix}"
+    return gethostname()

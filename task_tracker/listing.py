@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from task_tracker import transitions
@@ -77,7 +77,7 @@ class Listing:
     def __init__(self) -> None:
         self._summaries: dict[str, Summary] = {}
         self._places: dict[TaskStatus, list[tuple[float, str]]] = {}
-        self._active: Counter[tuple[str, str | None]] = Counter()
+        self._active: dict[tuple[str, str | None], set[str]] = {}
         self._counts: Counter[tuple[str, TaskStatus]] = Counter()
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class Listing:
         insort(self._places.setdefault(summary.status, []), summary.place)
         self._counts[summary.task_type, summary.status] += 1
         if summary.blocks:
-            self._active[summary.task_type, summary.resource_id] += 1
+            self._active.setdefault((summary.task_type, summary.resource_id), set()).add(summary.task_id)
 
     def remove(self, task_id: str) -> None:
         """Remove a summary if it is there."""
@@ -116,7 +116,10 @@ class Listing:
             del self._places[summary.status]
         _decrement(self._counts, (summary.task_type, summary.status))
         if summary.blocks:
-            _decrement(self._active, (summary.task_type, summary.resource_id))
+            kind = summary.task_type, summary.resource_id
+            self._active[kind].discard(task_id)
+            if not self._active[kind]:
+                del self._active[kind]
 
     def newest(
         self, *, status: str | None = None, before: tuple[float, str] | None = None
@@ -134,6 +137,17 @@ class Listing:
     def has_active(self, task_type: str, resource_id: str | None) -> bool:
         """Tell whether one of this kind is active."""
         return (task_type, resource_id) in self._active
+
+    def newest_active(
+        self, task_type: str, resource_id: str | None, without: Container[str]
+    ) -> Summary | None:
+        """Return the newest one of this kind that is active, ``without`` some ids; None if there is none."""
+        found = (
+            self._summaries[task_id]
+            for task_id in self._active.get((task_type, resource_id), ())
+            if task_id not in without
+        )
+        return max((one for one in found if one.status.is_active), key=lambda one: one.place, default=None)
 
     def active_ids(self) -> list[str]:
         """Return the ids of all that have not ended, unknown states included."""

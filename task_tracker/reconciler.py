@@ -289,7 +289,7 @@ class _Tally:
             _log.warning(
                 "%d tasks could not be reconciled in this pass",
                 self._failed,
-                extra={"event": "reconcile_failed"},
+                extra={"event": "reconcile_incomplete"},
             )
 
     def result(self) -> Reconciled:

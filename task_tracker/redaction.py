@@ -12,6 +12,7 @@ has read.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Final, TypeAlias
 
@@ -21,6 +22,7 @@ __all__ = [
     "REDACTED",
     "SENSITIVE_KEYS",
     "clean_text",
+    "holds_mask",
     "is_sensitive_key",
     "redact_error",
     "redact_text",
@@ -280,6 +282,14 @@ def redact_value(value: JSON) -> JSON:
     return root[0]
 
 
+def holds_mask(value: JSON) -> bool:
+    """Tell whether :func:`redact_value` has masked anything in ``value``. The mark in a text does not count.
+
+    Raises nothing, however deep the value is: there is no recursion.
+    """
+    return any(item == REDACTED and is_sensitive_key(name) for name, item in _named(value))
+
+
 def _copied(value: JSON, containers: list[list[JSON] | dict[str, JSON]]) -> JSON:
     if not isinstance(value, list | dict):
         return value
@@ -289,16 +299,19 @@ def _copied(value: JSON, containers: list[list[JSON] | dict[str, JSON]]) -> JSON
 
 
 def _holds_credential(value: JSON) -> bool:
+    return any(_is_credential(name, item) for name, item in _named(value))
+
+
+def _named(value: JSON) -> Iterator[tuple[str, JSON]]:
+    """Iterate over the names and values of all objects in ``value``, at any depth."""
     pending = [value]
     while pending:
         item = pending.pop()
         if isinstance(item, dict):
-            if any(_is_credential(name, child) for name, child in item.items()):
-                return True
+            yield from item.items()
             pending.extend(item.values())
         elif isinstance(item, list):
             pending.extend(item)
-    return False
 
 
 def _is_credential(name: str, value: JSON) -> bool:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from task_tracker.errors import SettingsError
@@ -18,36 +20,69 @@ __all__ = ["check_reference", "first_line", "fitting", "load_reference"]
 
 
 class _Imports:
-    """One import at a time: two threads that import modules which import each other may see half of one."""
+    """Imports at the same time: one that takes long holds up nobody who needs another module.
+
+    Python itself lets threads wait for a module that another one imports. Where that would be a deadlock, since modules
+    import each other, one thread is shown half of a module, and fails although nothing is wrong.
+    """
 
     def __init__(self) -> None:
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        self.turn = threading.RLock()  # a module that is imported may load another handler
+        self._counting = threading.Lock()
+        self._under_way = 0
+        self._begun = 0
+
+    def load(self, name: str) -> ModuleType:
+        """Import a module; once more if that fails while others were imported: it holds up none of them then."""
+        with self._counting:
+            self._begun += 1
+            self._under_way += 1
+            alone, number = self._under_way == 1, self._begun
+        try:
+            return import_module(name)
+        except Exception:
+            if alone and number == self._begun:
+                raise
+            return import_module(name)
+        finally:
+            with self._counting:
+                self._under_way = max(self._under_way - 1, 0)  # below it, if the module forked
 
 
 _imports = _Imports()
 
 
 def load_reference(reference: str, takes: Sequence[str]) -> Callable[..., Any]:
-    """Return what ``"module:function"`` names, if it can be called with these arguments. Raises SettingsError."""
+    """Return what ``"module:function"`` names, if it can be called with these arguments.
+
+    Raises SettingsError, whatever the module does while it is imported and looked at, sys.exit() too.
+    """
     module_name, _, path = reference.partition(":")
+    with _its_errors(f"{module_name} cannot be imported", "check the name, install what it needs"):
+        found: Any = _imports.load(module_name)
+    with _its_errors(f"{path} cannot be looked up in {module_name}", "mend the module"):
+        for name in path.split("."):
+            try:
+                found = getattr(found, name)
+            except AttributeError as error:
+                raise SettingsError(f"there is no {path} in {module_name}; check the name") from error
+        return fitting(found, reference, takes)
+
+
+@contextmanager
+def _its_errors(what: str, advice: str) -> Iterator[None]:
+    """Raise as SettingsError what users' code raises in this block."""
     try:
-        with _imports.turn:
-            found: Any = import_module(module_name)
-    except Exception as error:
-        raise SettingsError(
-            f"{module_name} cannot be imported ({type(error).__name__}: {first_line(error)}); check the name, "
-            f"install what it needs"
-        ) from error
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError as error:
-            raise SettingsError(f"there is no {path} in {module_name}; check the name") from error
-    return fitting(found, reference, takes)
+        yield
+    except SettingsError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # somebody's Ctrl-C: other threads never see one
+        raise SettingsError(f"{what} ({type(error).__name__}: {first_line(error)}); {advice}") from error
 
 
 def fitting(found: Any, reference: str, takes: Sequence[str]) -> Callable[..., Any]:
@@ -80,4 +115,7 @@ def check_reference(value: object, name: str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what ``error`` says, for a message of one line."""
-    return next(iter(str(error).splitlines()), "")
+    try:
+        return next(iter(str(error).splitlines()), "")
+    except BaseException as problem:  # noqa: BLE001  # its __str__ is users' code as well
+        return f"no text: its __str__ raised {type(problem).__name__}"

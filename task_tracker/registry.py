@@ -7,9 +7,9 @@ library to ``stores``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from task_tracker.errors import SettingsError
 from task_tracker.store import StoreOptions, TaskStore
@@ -17,7 +17,7 @@ from task_tracker.store import StoreOptions, TaskStore
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ENTRY_POINT_GROUP", "backend_names", "open_store"]
+__all__ = ["ENTRY_POINT_GROUP", "StoreSchema", "backend_names", "open_schema", "open_store"]
 
 ENTRY_POINT_GROUP: Final = "task_tracker.stores"
 """Distributions add backends here: ``name = "package.module:factory"``, see :class:`StoreOptions`."""
@@ -26,10 +26,30 @@ _BUILT_IN: Final = {
     "memory": "stores.memory:open_memory",
     "persistent": "stores.files.persistent:open_persistent",
     "lease": "stores.files.lease.store:open_lease",
+    "postgres": "stores.postgres.store:open_postgres",
 }
+_EXTRAS: Final = {"postgres": "postgres"}
+"""Backends that need more than the core, and the extra that installs it."""
+_OPEN_SCHEMA: Final = "open_schema"
 _DISTRIBUTION: Final = "durable-task-tracker"
 
 Factory = Callable[[StoreOptions], TaskStore]
+
+
+class StoreSchema(Protocol):
+    """The tables of a backend that has some: a function ``open_schema(options)`` beside its factory returns it."""
+
+    def pending(self) -> Sequence[str]:
+        """Return the names of the steps that are still to come; none if the tables are what this version needs."""
+
+    def migrate(self) -> Sequence[str]:
+        """Apply them, any number of processes at once, and return the names of those that were applied here."""
+
+    def script(self) -> str:
+        """Return all steps as text, to be read or run by hand."""
+
+    def close(self) -> None:
+        """Let go of everything held outside the process."""
 
 
 def backend_names() -> list[str]:
@@ -49,6 +69,16 @@ def open_store(backend: str, options: StoreOptions | None = None) -> TaskStore:
             f"backend {backend!r} gave a {type(store).__name__}, not a TaskStore; its factory must return one"
         )
     return store
+
+
+def open_schema(backend: str, options: StoreOptions) -> StoreSchema:
+    """Return the tables of a backend, whatever state they are in. Raises SettingsError if it has none, or as above."""
+    factory = _built_in(backend) if backend in _BUILT_IN else _third_party(backend)
+    opened = getattr(import_module(factory.__module__), _OPEN_SCHEMA, None)
+    if opened is None:
+        raise SettingsError(f"the backend {backend!r} has no tables, so there is nothing to migrate")
+    schema: StoreSchema = opened(options)
+    return schema
 
 
 def _built_in(backend: str) -> Factory:
@@ -78,7 +108,10 @@ def _built_in(backend: str) -> Factory:
 
 
 def _needs(backend: str, error: ImportError) -> SettingsError:
-    return SettingsError(f"backend {backend!r} needs the package {error.name or str(error)!r}; install it")
+    how = f': pip install "{_DISTRIBUTION}[{_EXTRAS[backend]}]"' if backend in _EXTRAS else ""
+    return SettingsError(
+        f"backend {backend!r} needs the package {error.name or str(error)!r}; install it{how}"
+    )
 
 
 def _third_party(backend: str) -> Factory:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from task_tracker import defaults
 from task_tracker.errors import SettingsError
@@ -45,11 +45,15 @@ class TaskTrackerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backend: str = "memory"
-    """``memory``, ``persistent``, ``lease``, or the name of a third party's entry point."""
+    """``memory``, ``persistent``, ``lease``, ``postgres``, or the name of a third party's entry point."""
     root: str | None = None
     """Directory below which records are kept. None: the embedding server's own file client."""
     prefix: str = defaults.PREFIX
     """Path between the root and the accounts; empty for a root that is mounted there itself."""
+    dsn: SecretStr | None = None
+    """Connection string of the database, for ``postgres``."""
+    migrate: bool = False
+    """Whether this process brings the database's tables to what its version needs."""
     durability: defaults.Durability = defaults.DURABILITY
     """What survives a power cut: every commit, creation and end, or nothing."""
     retention: RetentionSettings | None = RetentionSettings()
@@ -68,6 +72,9 @@ class TaskTrackerSettings(BaseModel):
     """Whether this process ends the tasks of those that stopped, on a store whose leases expire."""
     start_within_seconds: PositiveSeconds | None = defaults.START_WITHIN_SECONDS
     """How long a task may stay pending before the reconciler fails it; null for ever."""
+    wake_up: SecretStr | None = None
+    """URL of what tells workers that a task waits: ``redis://...``, ``arq+redis://...``. None: they find it by
+    looking."""
     max_threads: Annotated[int, Field(ge=1, le=1000)] = defaults.MAX_THREADS
     """Threads that an AsyncTaskTracker may use for calls that wait."""
     call_seconds: Annotated[PositiveSeconds, Field(le=1e6)] = defaults.CALL_SECONDS
@@ -95,6 +102,8 @@ class TaskTrackerSettings(BaseModel):
         """Return what the backend's factory is given."""
         return StoreOptions(
             root=self.root,
+            dsn=None if self.dsn is None else self.dsn.get_secret_value(),
+            migrate=self.migrate,
             client=client,
             prefix=self.prefix,
             durability=self.durability,

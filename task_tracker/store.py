@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 
-from task_tracker import defaults
+from task_tracker import codec, defaults
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import CapabilityMissing, CorruptRecord, SettingsError
 from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
@@ -31,8 +32,10 @@ from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
 __all__ = [
     "Capabilities",
     "Cursor",
+    "EffectsPlace",
     "Expired",
     "Finding",
+    "HasEffects",
     "Lease",
     "LeaseStore",
     "Page",
@@ -43,8 +46,11 @@ __all__ = [
     "TaskStore",
     "Unchanged",
     "Version",
+    "WorkerFact",
     "Workload",
+    "check_fact",
     "lease_terms",
+    "silent_worker",
 ]
 
 Version = object
@@ -164,8 +170,8 @@ class Finding(NamedTuple):
     """Something that a crash or a foreign hand left in a store.
 
     ``kind`` is one of ``entry_without_record``, ``record_without_entry``, ``half_made``, ``stale_key``,
-    ``temporary_file``, ``corrupt_record``, or a backend's own word; ``where`` is a path or the like; ``message``
-    says what it means and what to do. ``fixed``: it is mended now.
+    ``temporary_file``, ``corrupt_record``, ``silent_worker``, ``paused_type`` (the tracker's), or a backend's own
+    word; ``where`` is a path or the like; ``message`` says what it means and what to do. ``fixed``: it is mended now.
     """
 
     kind: str
@@ -202,6 +208,10 @@ class StoreOptions:
     """How often holders renew: at least three times per lease. None: a third of ``lease_seconds``."""
     clock: Clock = SYSTEM_CLOCK
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    dsn: str | None = dataclasses.field(default=None, repr=False)
+    """The connection string of a database, which may hold a password."""
+    migrate: bool = False
+    """Bring the database's tables to what this version needs before they are used."""
 
 
 class TaskStore(ABC):
@@ -307,6 +317,17 @@ class TaskStore(ABC):
     def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
         """Return how many records there are, as ``{task_type: {status: number}}``."""
 
+    def owners(self) -> Iterator[tuple[str, str]]:
+        """Iterate over (account_id, user_id) of everybody who has records, each once, in any order.
+
+        Some may come along that have none; who comes or goes meanwhile may be missing. Raises StoreUnavailable rather
+        than leave somebody out, but not before it has given those whom it could find; CapabilityMissing if this store
+        cannot tell.
+        """
+        raise CapabilityMissing(
+            f"{type(self).__name__} does not list its owners; ask for each one that you know"
+        )
+
     # ---- upkeep --------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -396,6 +417,23 @@ class Workload(NamedTuple):
     oldest_running_seconds: float
 
 
+class WorkerFact(NamedTuple):
+    """What a worker says of itself, for others to read. It holds for ``life_seconds``, then it has to be said again.
+
+    ``name`` is that of one instance. ``data`` is a JSON object: state, ready, slots, running, kinds, host, pid and
+    the like. ``age_seconds`` is filled in by the store when the fact is read; what callers put there is ignored.
+    """
+
+    name: str
+    data: Mapping[str, Any]
+    life_seconds: float
+    age_seconds: float = 0.0
+
+
+FORGOTTEN_SECONDS: Final = 86_400.0
+"""How long the fact of a worker that died is kept after its life has ended, for whoever looks for the reason."""
+
+
 class LeaseStore(TaskStore):
     """A store that adds ownership. It is the only way in which a handler's task is written.
 
@@ -430,9 +468,10 @@ class LeaseStore(TaskStore):
     ) -> tuple[Lease, Stored] | None:
         """Take a pending task: ``key``, or else the next one of the given (task_type, handler_version).
 
-        Next is: start time reached, highest priority, then oldest, and no more of a type than ``max_running``
-        allows over all holders. Epoch + 1, new token, state ``running``, ``record.attempt`` set by the store;
-        the attempt is counted now, so that a crash counts. Without ``count_attempt`` the claim is only for a
+        Next is: start time reached, type not paused, highest priority, then oldest, and never more of a type at
+        once than ``max_running`` allows over all holders; of claims that come at once the later ones give back, and
+        where there is room somebody gets it. Epoch + 1, new token, state ``running``, ``record.attempt`` set by the
+        store; the attempt is counted now, so that a crash counts. Without ``count_attempt`` the claim is only for a
         write on somebody's behalf, and the state stays. Exactly one claimer wins. Returns None when nothing is
         to be claimed; for a ``key`` that is not pending raises LeaseHeld (a live holder, or a lease that
         expired and was not taken over yet), InvalidTransition (ended) or TaskNotFound.
@@ -497,7 +536,8 @@ class LeaseStore(TaskStore):
     def recover(self, *, limit: int = 1000) -> int:
         """Settle what crashed creators, claimers and enders left half-made; return how much of it.
 
-        Part of every reconciler pass. Costs nothing that grows with the number of records.
+        Part of every reconciler pass. Costs nothing that grows with the number of records. Also removes facts of
+        workers whose life ended more than ``FORGOTTEN_SECONDS`` ago; these are not counted.
         """
 
     @abstractmethod
@@ -519,6 +559,109 @@ class LeaseStore(TaskStore):
     @abstractmethod
     def workload(self) -> Workload:
         """Return what waits and what runs."""
+
+    def take_in(self, record: TaskRecord, *, expected: Version | None = None) -> Stored:
+        """Store a record that comes from another store, where its claims were counted.
+
+        As ``create`` without ``expected``, as ``update`` with it; but epoch, holder and count go on from those of
+        ``record.attempt`` if these are beyond what is stored here (``transitions.first_attempt``, ``carried_on``). So
+        no fence is given out twice. Raises as those; CapabilityMissing if this store cannot do it.
+        """
+        raise CapabilityMissing(
+            f"{type(self).__name__} cannot go on counting claims of other stores; copy to another kind of store"
+        )
+
+    # ---- coordination of workers -----------------------------------------------------------------------
+
+    @abstractmethod
+    def pause(self, task_type: str) -> None:
+        """Pause a task type: no ``claim`` without a key takes a task of it, by anybody, until ``unpause``.
+
+        Holds from the moment this returns (a claim that is under way has its task by then, or does not get it), and
+        survives the process where the store is durable. What runs goes on; its renewals, commits, ends and releases
+        are as ever, and so are ``claim`` of a key, ``take_over`` and cancelling. Any type may be named, also one that
+        no task has yet. Twice is safe. Raises InvalidTaskId for what cannot be a task type, StoreUnavailable; then it
+        may hold or not.
+        """
+
+    @abstractmethod
+    def unpause(self, task_type: str) -> None:
+        """Let tasks of this type be claimed again. Safe if it is not paused. Raises as ``pause``."""
+
+    @abstractmethod
+    def paused(self) -> Sequence[str]:
+        """Return the paused task types, sorted. Raises StoreUnavailable."""
+
+    @abstractmethod
+    def publish(self, fact: WorkerFact) -> None:
+        """Store what a worker says of itself, in the place of what it said last.
+
+        Whoever reads meanwhile finds the one or the other, whole. It need not survive a power cut. Raises
+        InvalidTaskId for a name that is blank or no text, ValueError for data that is no JSON object, or a life that
+        is not a positive, finite number of seconds (see :func:`check_fact`).
+        """
+
+    @abstractmethod
+    def withdraw(self, name: str) -> None:
+        """Take a worker's fact away: it has ended as it was meant to. Safe if there is none."""
+
+    @abstractmethod
+    def facts(self) -> Sequence[WorkerFact]:
+        """Return the facts whose life has not ended, judged by the store's own clock, sorted by name.
+
+        One that cannot be read (a foreign hand) is left out; ``examine`` names it. ``examine`` also names facts whose
+        life has ended and that were not withdrawn, as ``silent_worker``: that worker died, or cannot reach the store;
+        with ``fix`` they are removed. Raises StoreUnavailable rather than return less than there is.
+        """
+
+
+class EffectsPlace(NamedTuple):
+    """Where an attempt may put files: the directory, and what ``record.effects_dir`` is to say of it."""
+
+    path: str
+    name: str
+
+
+@runtime_checkable
+class HasEffects(Protocol):
+    """What a :class:`LeaseStore` offers as well if attempts can have directories of their own there.
+
+    A directory is its attempt's alone until a record that has ended names it; what no record names is removed by
+    ``recover`` once its attempt cannot hold the lease any more. It goes when its record is deleted.
+    """
+
+    def effects(self, lease: Lease) -> EffectsPlace | None:
+        """Make the directory of the attempt under ``lease`` and return where it is; None if there can be none.
+
+        The same each time. Raises LeaseLost, StoreUnavailable.
+        """
+
+    def effects_path(self, record: TaskRecord) -> str | None:
+        """Return the directory that a completed record names; None for one that names none, or has not completed.
+
+        Raises CorruptRecord for a name that this attempt's directory never had: nobody is led elsewhere by a record.
+        """
+
+
+def check_fact(fact: WorkerFact) -> bytes:
+    """Return the ``data`` of a fact as JSON. Raises ValueError for what no store is to keep."""
+    codec.check_id(fact.name, "a worker's name")
+    if not isinstance(fact.data, Mapping):
+        raise ValueError(f"a worker's fact holds {fact.data!r:.80}; give an object")
+    if not _is_number(fact.life_seconds) or not 0 < fact.life_seconds < math.inf:
+        raise ValueError(f"life_seconds is {fact.life_seconds!r}; give a finite number of seconds above 0")
+    return codec.encode_value(dict(fact.data), "a worker's fact")
+
+
+def silent_worker(fact: WorkerFact, where: str, *, fixed: bool) -> Finding:
+    """Return what ``examine`` says of a fact whose life has ended and that was not withdrawn."""
+    return Finding(
+        "silent_worker",
+        where,
+        f"worker {fact.name} was last heard of {fact.age_seconds:.0f} s ago and did not end as it should: it was "
+        "killed, or cannot reach the store; look at its process, and start another one. Other workers settle its tasks",
+        fixed,
+    )
 
 
 SHORTEST_LEASE_SECONDS: Final = 0.01

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
@@ -22,25 +22,43 @@ from task_tracker.errors import (
     InvalidTransition,
     SettingsError,
     StoreUnavailable,
+    TaskExists,
     TaskNotFound,
 )
 from task_tracker.handlers import Handler, HandlerRegistry, InvalidPayload, plain_payload
+from task_tracker.order_checks import (
+    LARGEST_NUMBER,
+    check_attempts,
+    check_priority,
+    check_start_time,
+    check_timeout,
+)
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
-from task_tracker.redaction import REDACTED
+from task_tracker.redaction import holds_mask
 from task_tracker.wakeups import Waking
 
-__all__ = ["CHECKPOINT", "RESUME_OF", "RETRY_OF", "Again", "Order", "Submission", "Submitter", "new_record"]
+__all__ = [
+    "CHECKPOINT",
+    "INTERRUPTED",
+    "RESUME_OF",
+    "RETRY_OF",
+    "Again",
+    "Order",
+    "Submission",
+    "Submitter",
+    "new_record",
+]
 
 CHECKPOINT: Final = "_checkpoint"
 """Where in ``meta`` a task's last checkpoint is."""
+INTERRUPTED: Final = "_interrupted"
+"""Where in ``meta`` it says how many attempts were interrupted by their worker, and do not count."""
 RETRY_OF: Final = "retry_of"
 RESUME_OF: Final = "resume_of"
 """Where in ``meta`` the new task names the old one."""
-_OWN_NAMES: Final = (CHECKPOINT, RETRY_OF, RESUME_OF)
+_OWN_NAMES: Final = (CHECKPOINT, INTERRUPTED, RETRY_OF, RESUME_OF)
 """Names in ``meta`` that are the library's own."""
 
-_LARGEST_PRIORITY: Final = 10**9
-_LARGEST_NUMBER: Final = 2**31 - 1
 _TRIES: Final = 10
 
 
@@ -115,10 +133,10 @@ class Submitter:
         ).changed(
             payload_json=payload,
             handler_version=version,
-            not_before=_start_time(order.not_before),
-            priority=_priority(order.priority),
-            timeout_seconds=_timeout(order.timeout_seconds, handler),
-            max_attempts=_attempts(order.max_attempts, handler),
+            not_before=check_start_time(order.not_before),
+            priority=check_priority(order.priority),
+            timeout_seconds=check_timeout(order.timeout_seconds, handler),
+            max_attempts=check_attempts(order.max_attempts, handler),
         )
         return self._store(record, dedupe=order.dedupe)
 
@@ -137,17 +155,22 @@ class Submitter:
             old.resource_id,
             old.account_id,
             old.user_id,
+            # A deduped one has its key; without one the id is what there can be only one of.
+            task_id=_id_of_resumed(old) if how == RESUME_OF and old.dedupe_key is None else None,
             meta=_meta_of_next(old, how),
             private=wish.private,
         ).changed(
             payload_json=_payload_again(old, wish, handler),
             handler_version=version,
-            not_before=_start_time(wish.not_before),
+            not_before=check_start_time(wish.not_before),
             priority=old.priority,
             timeout_seconds=old.timeout_seconds,
             max_attempts=old.max_attempts,
         )
-        return self._store(record, dedupe=old.dedupe_key is not None)
+        try:
+            return self._store(record, dedupe=old.dedupe_key is not None)
+        except TaskExists:
+            return self._resumed_before(record.key, old)
 
     # ---- within --------------------------------------------------------------------------------------
 
@@ -164,7 +187,7 @@ class Submitter:
         """Return the handler that is to work, None for one that only others know, and its version."""
         check_id(task_type, "task_type")
         if version is not None and (
-            isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= _LARGEST_NUMBER
+            isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= LARGEST_NUMBER
         ):
             raise ValueError(f"version must be a whole number of 0 or more, not {version!r:.80}")
         handler = (
@@ -222,6 +245,21 @@ class Submitter:
             f"a task of type {record.task_type!r} for this resource is in the way and cannot be read, or others end "
             f"and begin {_TRIES} times in a row; nothing was created, try again, and ask doctor() if that does not help"
         )
+
+    def _resumed_before(self, key: TaskKey, old: TaskRecord) -> Submission:
+        """Return the task that resumed ``old`` already and has not ended. Raises InvalidTransition if it has."""
+        stored = self._access.load(key)
+        if stored is None:
+            raise StoreUnavailable(
+                f"the task that resumed {old.task_id} was deleted just now, nothing was created; call this again"
+            )
+        if stored.record.status.is_terminal:
+            raise InvalidTransition(
+                f"task {old.task_id} was resumed before, as {key.task_id}, and that is {stored.record.status.value}; "
+                "resume that one, which has the later checkpoint, or retry",
+                task_ids=[key.task_id],
+            )
+        return self._woken(Submission(stored.record, False))
 
     def _woken(self, submission: Submission) -> Submission:
         """Wake a worker for what waits; for a duplicate too, whose own wake-up may have been lost."""
@@ -289,7 +327,7 @@ def _dedupe_key(record: TaskRecord) -> str:
 def _payload_again(old: TaskRecord, wish: Again, handler: Handler | None) -> bytes | None:
     if wish.payload is not None:
         return plain_payload(wish.payload) if handler is None else handler.encode(wish.payload)
-    if _is_masked(old.payload_json):
+    if old.payload_json is not None and holds_mask(orjson.loads(old.payload_json)):
         raise InvalidPayload(
             f"credentials in the payload of task {old.task_id} were masked when it ended; pass payload anew, and "
             "credentials as private"
@@ -301,9 +339,14 @@ def _payload_again(old: TaskRecord, wish: Again, handler: Handler | None) -> byt
 
 def _meta_of_next(old: TaskRecord, how: str) -> dict[str, Any]:
     before = old.meta if isinstance(old.meta, dict) else {}
-    meta = {name: value for name, value in before.items() if name not in _OWN_NAMES}
+    # An entry that was masked stays behind: nobody is to take the mask for the password.
+    meta = {
+        name: value
+        for name, value in before.items()
+        if name not in _OWN_NAMES and not holds_mask({name: value})
+    }
     if how == RESUME_OF and CHECKPOINT in before:
-        if _is_masked(orjson.dumps(before[CHECKPOINT])):
+        if holds_mask(before[CHECKPOINT]):
             raise InvalidPayload(
                 f"credentials in the checkpoint of task {old.task_id} were masked when it ended; use retry, which "
                 "begins anew"
@@ -312,8 +355,9 @@ def _meta_of_next(old: TaskRecord, how: str) -> dict[str, Any]:
     return {**meta, how: old.task_id}
 
 
-def _is_masked(encoded: bytes | None) -> bool:
-    return encoded is not None and REDACTED.encode() in encoded
+def _id_of_resumed(old: TaskRecord) -> str:
+    """Return the id of whatever resumes this task: two that do so at once mean the same one."""
+    return f"resumed-{hashlib.blake2b(old.task_id.encode(), digest_size=16).hexdigest()}"
 
 
 # ---- checks ------------------------------------------------------------------------------------------
@@ -334,51 +378,3 @@ def _check_own_names(meta: Mapping[str, Any] | None) -> None:
             raise ValueError(
                 f"meta has the key {name!r}, which this library writes itself; choose another name"
             )
-
-
-def _start_time(at: float | None) -> float | None:
-    if at is not None and (not _is_number(at) or not 0 <= at < math.inf):
-        raise ValueError(f"not_before must be a Unix time in seconds, not {at!r:.80}")
-    return at
-
-
-def _priority(priority: int | None) -> int | None:
-    if priority is not None and (
-        isinstance(priority, bool)
-        or not isinstance(priority, int)
-        or not -_LARGEST_PRIORITY <= priority <= _LARGEST_PRIORITY
-    ):
-        raise ValueError(
-            f"priority must be a whole number from -{_LARGEST_PRIORITY} to {_LARGEST_PRIORITY}, not {priority!r:.80}"
-        )
-    return priority
-
-
-def _timeout(seconds: float | None, handler: Handler | None) -> float | None:
-    if seconds is None:
-        return None
-    if not _is_number(seconds) or not 0 < seconds < math.inf:
-        raise ValueError(f"timeout_seconds must be a finite number above 0, not {seconds!r:.80}")
-    if handler is not None and handler.timeout_seconds is not None and seconds > handler.timeout_seconds:
-        raise ValueError(
-            f"timeout_seconds is {seconds:g}, more than the {handler.timeout_seconds:g} of the handler of "
-            f"{handler.task_type!r}; give no more than that"
-        )
-    return seconds
-
-
-def _attempts(attempts: int | None, handler: Handler | None) -> int | None:
-    if attempts is None:
-        return None
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= _LARGEST_NUMBER:
-        raise ValueError(f"max_attempts must be a whole number of 1 or more, not {attempts!r:.80}")
-    if attempts > 1 and handler is not None and not handler.idempotent:
-        raise ValueError(
-            f"max_attempts is {attempts}, and the handler of {handler.task_type!r} is not idempotent, so it must run "
-            "once at most; leave it out"
-        )
-    return attempts
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

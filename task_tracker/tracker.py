@@ -19,6 +19,7 @@ from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_id
+from task_tracker.coordination import Coordination
 from task_tracker.defaults import MAX_CACHED, START_WITHIN_SECONDS
 from task_tracker.endings import Ending
 from task_tracker.errors import CapabilityMissing, InvalidTransition, LeaseHeld, TaskNotFound
@@ -30,7 +31,16 @@ from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import clean_text, redact_text
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS, Retention, RetentionSweep
-from task_tracker.store import Cursor, Finding, Lease, Query, StoreOptions, TaskStore
+from task_tracker.store import (
+    Cursor,
+    Finding,
+    HasEffects,
+    Lease,
+    Query,
+    StoreOptions,
+    TaskStore,
+    WorkerFact,
+)
 from task_tracker.submitting import RESUME_OF, RETRY_OF, Again, Order, Submission, Submitter, new_record
 from task_tracker.waiting import Contending, Waiting
 from task_tracker.wakeups import NoWakeUp, WakeUp, Waking
@@ -104,6 +114,7 @@ class TaskTracker:
         self.waking = Waking(wake_up if wake_up is not None else NoWakeUp(clock), clock)
         """For the layers above: how workers are woken."""
         self._submitter = Submitter(access, clock, self.handlers, self.waking)
+        self._coordination = Coordination(access.store, access.leases, self.waking)
         self._reconciler = (
             None
             if access.leases is None or access.ownership is None
@@ -267,7 +278,8 @@ class TaskTracker:
     ) -> Submission:
         """Submit the work of an ended task once more, from its last checkpoint; ``meta.resume_of`` names that task.
 
-        In all else as :meth:`retry`.
+        While a task that resumed it is active that one is returned, whether it was submitted with ``dedupe`` or not. In
+        all else as :meth:`retry`; raises InvalidTransition too if one has resumed it and ended: resume that.
         """
         wish = Again(
             payload=payload,
@@ -566,6 +578,29 @@ class TaskTracker:
                     if not written:
                         self.clock.wait(changed, pause)
 
+    def effects_path(
+        self, task_id: str, account_id: str | None = None, user_id: str | None = None
+    ) -> str | None:
+        """Return the directory with the files that the task's handler made in ``ctx.workdir``; None if there are none.
+
+        An absolute path on this host, of what ``effects_dir`` names. There are none unless the task has completed.
+        Whether the directory is still there is not looked at: it goes when the task is deleted. Raises TaskNotFound,
+        CapabilityMissing on a store that keeps no files of tasks, CorruptRecord for a record that names anything but
+        the directory of the attempt that completed it, StoreUnavailable.
+        """
+        key = self.access.resolve_to_write(task_id, account_id, user_id)
+        stored = self.access.load(key)
+        if stored is None:
+            raise TaskNotFound(
+                f"no task {task_id}: unknown, deleted or somebody else's; check the id and the owner"
+            )
+        if not isinstance(self.store, HasEffects):
+            raise CapabilityMissing(
+                f"{type(self.store).__name__} keeps no files of tasks; use the lease backend, or have handlers put "
+                "them elsewhere"
+            )
+        return self.store.effects_path(stored.record)
+
     def count(self) -> int:
         """Return the number of records in this process's cache."""
         return len(self.access.cache)
@@ -630,12 +665,43 @@ class TaskTracker:
         if self._reconciler is not None:
             self._reconciler.stop()
 
+    # ---- workers -------------------------------------------------------------------------------------
+
+    def pause_type(self, task_type: str) -> None:
+        """Have no worker of this store claim tasks of this type any more, until :meth:`resume_type`.
+
+        From the moment this returns, for workers in all processes, and for those that are started later. What runs
+        goes on; tasks can be submitted, and wait. A type that nobody knows yet can be paused too. Twice is safe.
+        Raises InvalidTaskId for what cannot be a type, CapabilityMissing on a store without leases, StoreUnavailable.
+        """
+        self._coordination.pause(task_type)
+
+    def resume_type(self, task_type: str) -> None:
+        """Let workers claim tasks of this type again. Safe if it is not paused. Raises as :meth:`pause_type`."""
+        self._coordination.resume(task_type)
+
+    def paused_types(self) -> Sequence[str]:
+        """Return the types that are paused, sorted. Raises CapabilityMissing, StoreUnavailable."""
+        return self._coordination.paused()
+
+    def workers(self) -> Sequence[WorkerFact]:
+        """Return what the workers of this store say of themselves, as far as they were heard of lately; by name.
+
+        ``data`` holds state, readiness, slots, kinds, host, pid and more; ``age_seconds`` says how old it is. A worker
+        that has stopped, or cannot reach the store, is not among them. Raises CapabilityMissing, StoreUnavailable.
+        """
+        return self._coordination.workers()
+
+    # ---- the end -------------------------------------------------------------------------------------
+
     def doctor(self, *, fix: bool = False) -> Sequence[Finding]:
         """Return what crashes and foreign hands have left in the store; mend it with ``fix``.
 
-        Looks at every record. Raises StoreUnavailable, CapabilityMissing if this store cannot look at itself.
+        On a store with leases that includes workers that fell silent without having been stopped
+        (``silent_worker``), and types that are paused (``paused_type``), which stay so. Looks at every record. Raises
+        StoreUnavailable, CapabilityMissing if this store cannot look at itself.
         """
-        return self.access.store.examine(fix=fix)
+        return [*self.access.store.examine(fix=fix), *self._coordination.findings()]
 
     def close(self) -> None:
         """Stop all threads, store what still waits, give back what is held, close the store.

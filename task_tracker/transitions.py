@@ -28,6 +28,7 @@ __all__ = [
     "blocks_duplicates",
     "cancellation_requested",
     "cancelled",
+    "carried_on",
     "check_claimable",
     "check_commit",
     "check_deletable",
@@ -40,6 +41,7 @@ __all__ = [
     "completed",
     "expired",
     "failed",
+    "first_attempt",
     "given_back",
     "never_started",
     "next_attempt",
@@ -50,6 +52,8 @@ __all__ = [
     "under_intent",
 ]
 
+LAST_EPOCH: Final = 10**15
+"""No store counts further: claims of thirty thousand years, one each millisecond."""
 _FULL_PROGRESS: Final = 100.0
 _MASKED_JSON: Final = (*(f"{name}_json" for name in FREE_VALUES), "extra_json")
 
@@ -200,6 +204,19 @@ def next_attempt(
         last.holder if holder is None else holder,
         last.count + 1 if counted else last.count,
     )
+
+
+def first_attempt(token: str, said: Attempt | None = None) -> Attempt:
+    """Return the attempt of a record that is created: nobody has claimed it but in the store that ``said`` is from."""
+    last = carried_on(None, said) or Attempt(0, "", "", 0)
+    return Attempt(last.epoch, token, last.holder, last.count)
+
+
+def carried_on(stored: Attempt | None, said: Attempt | None) -> Attempt | None:
+    """Return what a record that is taken in goes on from: what was ``said``, unless the ``stored`` one is beyond it."""
+    if said is None or not (0 <= said.epoch <= LAST_EPOCH and 0 <= said.count <= LAST_EPOCH):
+        return stored
+    return said if stored is None or said.epoch > stored.epoch else stored
 
 
 def claim_order(record: TaskRecord) -> tuple[int, float, str]:

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Final, Protocol
 
 from task_tracker.clock import SYSTEM_CLOCK, Clock
+from task_tracker.errors import SettingsError
 from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
+from task_tracker.redaction import redact_text
 
-__all__ = ["InProcessWakeUp", "NoWakeUp", "WakeUp", "Waking"]
+__all__ = ["InProcessWakeUp", "NoWakeUp", "WakeUp", "Waking", "open_wake_up"]
 
 _log = logging.getLogger("task_tracker")
 
 _SAID_EVERY_SECONDS: Final = 60.0
+_BY_SCHEME: Final = {
+    "redis": "task_tracker.queues.redis:RedisWakeUp",
+    "rediss": "task_tracker.queues.redis:RedisWakeUp",
+    "unix": "task_tracker.queues.redis:RedisWakeUp",
+    "arq+redis": "task_tracker.queues.messages:open_arq",
+    "arq+rediss": "task_tracker.queues.messages:open_arq",
+    "arq+unix": "task_tracker.queues.messages:open_arq",
+}
+"""What a URL means, as strings: most processes load none of these."""
 
 
 class WakeUp(Protocol):
@@ -140,3 +152,18 @@ class Waking:
             exc_info=error,
             extra={"event": "wake_up_failed", "failures": self.failures},
         )
+
+
+def open_wake_up(url: str) -> WakeUp:
+    """Return the wake-up that ``url`` means. Raises SettingsError: unknown scheme, missing package, bad URL."""
+    module_name, _, name = _BY_SCHEME.get(url.partition("://")[0].lower(), "").partition(":")
+    if not module_name:
+        raise SettingsError(
+            f"wake_up is {redact_text(url.partition('?')[0])!r:.200}; give a URL that begins with "
+            f"{', '.join(f'{scheme}://' for scheme in _BY_SCHEME)}"
+        )
+    try:
+        factory: Callable[[str], WakeUp] = getattr(import_module(module_name), name)
+    except ImportError as error:
+        raise SettingsError(f"wake_up is a {url.partition('://')[0]} URL, and {error}") from error
+    return factory(url)

@@ -6,6 +6,8 @@ of generated ids sort by creation, so a page reads no further than it reaches. R
 own: it is rebuilt from the records.
 """
 
+# long: what an index believes, and what proves it, is read side by side
+
 from __future__ import annotations
 
 import threading
@@ -105,7 +107,7 @@ class OwnerIndex:
                 # A record that changed after it was looked at may have left the filter: look again.
                 if len(records) == len(found):
                     return records, list(self._corrupt.values())
-        raise StoreUnavailable(f"{self._directory} changes faster than it can be listed; ask again")
+        raise self._too_busy()
 
     def has_active(self, task_type: str, resource_id: str | None) -> bool:
         """Tell whether a record of this kind is active."""
@@ -113,6 +115,20 @@ class OwnerIndex:
             self._refresh()
             self._read_all()
             return self._listing.has_active(task_type, resource_id)
+
+    def newest_active(self, task_type: str, resource_id: str | None) -> Stored | None:
+        """Return the newest record of this kind that is active and can be read; None if there is none."""
+        with self._lock:
+            self._refresh()
+            self._read_all()
+            for _ in range(MAX_ROUNDS):
+                found = self._listing.newest_active(task_type, resource_id, self._corrupt)
+                if found is None:
+                    return None
+                stored = self._record(found)
+                if stored is not None:
+                    return stored
+        raise self._too_busy()
 
     def count_into(self, counts: dict[str, dict[str, int]]) -> None:
         """Add the numbers per type and state to ``counts``."""
@@ -391,6 +407,9 @@ class OwnerIndex:
         self._unordered = False
         self._signature = None
         self._settled = False
+
+    def _too_busy(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._directory} changes faster than it can be listed; ask again")
 
     def _name(self, task_id: str) -> str:
         if is_generated_id(task_id):

@@ -31,6 +31,7 @@ _WINDOWS_DEVICE: Final = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)  # a task's ids are needed several times in each of its steps
 def encode_component(text: str) -> str:
     """Return ``text`` as one path component.
 
@@ -59,7 +60,8 @@ def decode_component(name: str) -> str | None:
     """Return the text that :func:`encode_component` made ``name`` of, None if it made no such name."""
     try:
         text = unquote_to_bytes(name).decode() if "%" in name else name
-        return text if encode_component(text) == name and text else None
+        # Not kept: a large directory would push out what is in use.
+        return text if encode_component.__wrapped__(text) == name and text else None
     except (UnicodeError, InvalidTaskId):
         return None
 

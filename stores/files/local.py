@@ -264,20 +264,25 @@ class LocalFiles(Backing):
                 f"{error.strerror or error}; try again once that is mended"
             ) from error
 
-    def publish(self, staged: str, directory: str, name: str, *, final: bool) -> None:
+    def publish(self, staged: str, directory: str, name: str, *, final: bool) -> bool:
         """Put a file that is written already (a full path) in the place of a record, in one step.
 
-        Raises FileNotFoundError if either is not there, StoreUnavailable if it may not survive a power cut.
+        Returns whether nothing is left at ``staged``. Raises FileNotFoundError if either is not there,
+        StoreUnavailable if it may not survive a power cut.
         """
         path = self.where(directory, name)
         self._check_inside(directory)
+        gone = True
         if self._sync_edges or not self._swapped(staged, path):
             self._patiently(self._ops.replace, staged, path)
         else:
-            with contextlib.suppress(OSError):  # what was replaced; it goes with its directory
+            try:
                 self._ops.unlink(staged)
+            except OSError:  # what was replaced; it goes with its directory
+                gone = False
         if self._sync_all or (final and self._sync_edges):
             self._sync_record(directory, path)
+        return gone
 
     def anchor_new(self, directory: str) -> None:
         """Have a name that was just added to ``directory`` survive a power cut, if creations are to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import heapq
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -93,12 +93,29 @@ class FileStore(TaskStore):
             for user in self._users(account_id, user_id)
         )
 
+    def find_active(
+        self, account_id: str, user_id: str, task_type: str, resource_id: str | None
+    ) -> Stored | None:
+        """Return the newest active record of this kind; see :meth:`TaskStore.find_active`."""
+        found = [
+            self._indexes.of(account_id, user).newest_active(task_type, resource_id)
+            for user in self._users(account_id, user_id)
+        ]
+        return found[0] if found else None
+
     def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
         """Return ``{task_type: {status: number}}``; see :meth:`TaskStore.count`."""
         counts: dict[str, dict[str, int]] = {}
         for user in self._users(account_id, user_id):
             self._indexes.of(account_id, user).count_into(counts)
         return counts
+
+    def owners(self) -> Iterator[tuple[str, str]]:
+        """Iterate over all who have a directory; see :meth:`TaskStore.owners`."""
+        failed: list[TaskTrackerError] = []
+        yield from self._indexes.owners(failed)
+        if failed:
+            raise failed[0]
 
     # ---- upkeep --------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from task_tracker.cli import worker_command
+from task_tracker.cli import coordination_commands, copy_command, migrate_command, worker_command
 from task_tracker.errors import TaskTrackerError
 
 __all__ = ["main"]
@@ -20,6 +20,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="task_tracker", description="Trackable background tasks.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     worker_command.add_to(commands)
+    coordination_commands.add_to(commands)
+    migrate_command.add_to(commands)
+    copy_command.add_to(commands)
     options = parser.parse_args(arguments)
     try:
         code: int = options.command(options)

@@ -1,31 +1,43 @@
 """``task_tracker worker``: runs a worker until it is told to stop.
 
 Owns the arguments, the log and the exit code: 0 after a clean drain, 1 if attempts were left behind, 2 for settings
-that cannot work. Refuses to know how a worker works.
+that cannot work, 3 if the worker broke. Refuses to know how a worker works.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from task_tracker.cli.worker_settings import effective, read_document, storage_config, worker_settings
+from task_tracker.cli.worker_settings import (
+    WorkerSettings,
+    effective,
+    read_document,
+    storage_config,
+    worker_settings,
+)
 from task_tracker.config import StorageConfig
-from task_tracker.errors import SettingsError
+from task_tracker.errors import SettingsError, TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.references import check_reference, first_line
 from task_tracker.wakeups import WakeUp
 from task_tracker.worker.worker import Worker
 
-__all__ = ["JsonLines", "add_to"]
+__all__ = ["BROKE", "JsonLines", "add_to", "load_registry", "run"]
+
+_log = logging.getLogger("task_tracker")
+
+BROKE: Final = 3
+"""The exit code of a worker that ended although nobody told it to."""
 
 _STORAGE_ARGUMENTS = ("backend", "root", "durability", "lease_seconds", "heartbeat_seconds")
 _WORKER_ARGUMENTS = (
@@ -54,7 +66,9 @@ def add_to(commands: Any) -> None:
         "--config", metavar="FILE", help="JSON with the sections storage.task_tracker and worker"
     )
     parser.add_argument(
-        "--check", action="store_true", help="import every handler, say what is wrong, and end"
+        "--check",
+        action="store_true",
+        help="import every handler, look at all settings, say what is wrong, and end",
     )
     parser.add_argument("--log-level", default="INFO", metavar="LEVEL")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
@@ -87,16 +101,31 @@ def run(options: argparse.Namespace) -> int:
     _set_up_log(options.log_level, options.log_format)
     registry = load_registry(options.handlers)
     registry.check()
-    if options.check:
-        _say({"event": "handlers_checked", "kinds": [list(kind) for kind in registry.kinds()]})
-        return 0
     document = read_document(options.config)
     arguments = _given(options, _WORKER_ARGUMENTS)
     if options.max_running:
         arguments["max_running"] = dict(options.max_running)
     settings = worker_settings(arguments, document)
-    config = storage_config(_given(options, _STORAGE_ARGUMENTS), document)
+    # A deployment's tests need not have a store.
+    shared = not options.check or options.backend is not None
+    config = storage_config(_given(options, _STORAGE_ARGUMENTS), document, shared=shared)
+    if settings.watch and (shared or config.task_tracker.backend != "memory"):
+        _watched_directory(config)
+    if options.check:
+        _say({"event": "handlers_checked", "kinds": [list(kind) for kind in registry.kinds()]})
+        return 0
     _say(effective(settings, config.task_tracker, event="worker_settings", pid=os.getpid()))
+    try:
+        return 1 if _work(registry, settings, config) else 0
+    except TaskTrackerError:
+        raise  # told in one line
+    except (Exception, SystemExit):  # noqa: BLE001  # logged; what sys.exit() says is no answer of the worker's
+        _log.critical("the worker broke", exc_info=True, extra={"event": "worker_broke"})
+        return BROKE
+
+
+def _work(registry: HandlerRegistry, settings: WorkerSettings, config: StorageConfig) -> int:
+    """Work until told to stop; return how many attempts were left behind."""
     with (
         config.build_task_tracker(handlers=registry) as tracker,
         _watching(config, settings.watch) as wake_up,
@@ -112,29 +141,42 @@ def run(options: argparse.Namespace) -> int:
             name=settings.name,
             wake_up=wake_up,
         )
-        left = worker.run()
-    return 1 if left else 0
+        return worker.run()
 
 
 def load_registry(reference: str) -> HandlerRegistry:
     """Return the registry that ``module:name`` names, or that a function of this name returns."""
     module_name, _, name = check_reference(reference, "--handlers").partition(":")
-    try:
+    with _its_errors(
+        f"{module_name} cannot be imported", "check the name and the directory that this is run in"
+    ):
         found: Any = import_module(module_name)
-    except Exception as error:
-        raise SettingsError(
-            f"--handlers: {module_name} cannot be imported ({type(error).__name__}: {first_line(error)}); check the "
-            "name and the directory that this is run in"
-        ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise SettingsError(f"--handlers: there is no {name} in {module_name}; check the name")
-        found = getattr(found, part)
+    with _its_errors(f"{name} cannot be looked up in {module_name}", "mend the module"):
+        for part in name.split("."):
+            if not hasattr(found, part):
+                raise SettingsError(f"--handlers: there is no {name} in {module_name}; check the name")
+            found = getattr(found, part)
+    if inspect.iscoroutinefunction(found):
+        raise SettingsError(f"--handlers: {reference} is async; give an ordinary function")
     if not isinstance(found, HandlerRegistry) and callable(found):
-        found = found()
+        with _its_errors(f"{reference} failed when it was called", "it has to return a HandlerRegistry"):
+            found = found()
     if not isinstance(found, HandlerRegistry):
         raise SettingsError(f"--handlers: {reference} is {found!r:.80}; it has to be a HandlerRegistry")
     return found
+
+
+@contextmanager
+def _its_errors(what: str, advice: str) -> Iterator[None]:
+    """Raise as SettingsError what users' code raises in this block; ``sys.exit()`` too, which looks like success."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SettingsError(
+            f"--handlers: {what} ({type(error).__name__}: {first_line(error)}); {advice}"
+        ) from error
 
 
 @contextmanager
@@ -145,13 +187,16 @@ def _watching(config: StorageConfig, wanted: bool) -> Iterator[WakeUp | None]:
         return
     from task_tracker.worker.watching import DirectoryWatch
 
+    with closing(DirectoryWatch(_watched_directory(config))) as watch:
+        yield watch
+
+
+def _watched_directory(config: StorageConfig) -> str:
+    """Return where names of new tasks appear. Raises SettingsError if that is in no directory."""
     settings = config.task_tracker
     if settings.root is None or settings.backend != "lease":
         raise SettingsError("worker.watch needs the lease backend with a root; leave it out")
-    with closing(
-        DirectoryWatch(os.path.join(settings.root, settings.prefix.strip("/"), ".task_tracker", "ready"))
-    ) as watch:
-        yield watch
+    return os.path.join(settings.root, settings.prefix.strip("/"), ".task_tracker", "ready")
 
 
 def _given(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from task_tracker.config import StorageConfig
 from task_tracker.errors import SettingsError
+from task_tracker.redaction import redact_text
 from task_tracker.settings import PositiveSeconds, TaskTrackerSettings
+from task_tracker.worker.options import check_name, check_poll_seconds
 
 __all__ = ["ENVIRONMENT", "WorkerSettings", "read_document", "storage_config", "worker_settings"]
 
@@ -69,18 +71,29 @@ def worker_settings(arguments: Mapping[str, Any], document: Mapping[str, Any]) -
     section = document.get("worker", {})
     if not isinstance(section, dict):
         raise SettingsError(f"worker must be an object, not {section!r:.80}")
+    environment = _from_environment()
     try:
-        return WorkerSettings(**{**section, **_from_environment(), **arguments})
+        settings = WorkerSettings(**{**section, **environment, **arguments})
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(str(part) for part in ("worker", *first["loc"]))
         if first["type"] == "extra_forbidden":
             raise SettingsError(f"unknown key {key}; {_hint(str(first['loc'][-1]))}") from error
-        raise SettingsError(f"{key} is {first['input']!r:.80}: {first['msg']}") from error
+        name = str(first["loc"][0])
+        source = f" (in {ENVIRONMENT}{name.upper()})" if name in environment and name not in arguments else ""
+        raise SettingsError(f"{key} is {first['input']!r:.80}: {first['msg']}{source}") from error
+    check_poll_seconds((settings.shortest_poll_seconds, settings.longest_poll_seconds))
+    check_name(settings.name)
+    return settings
 
 
-def storage_config(arguments: Mapping[str, Any], document: Mapping[str, Any]) -> StorageConfig:
-    """Return where tasks are kept, by the same rule of who wins. Raises SettingsError."""
+def storage_config(
+    arguments: Mapping[str, Any], document: Mapping[str, Any], *, shared: bool = True
+) -> StorageConfig:
+    """Return where tasks are kept, by the same rule of who wins. Raises SettingsError.
+
+    ``shared``: it has to be a place that other processes can submit to.
+    """
     from_document = StorageConfig.from_document(document)
     section = document.get("storage", {}).get("task_tracker", {})
     # What a document says counts as arguments there, and would win over the environment.
@@ -89,7 +102,7 @@ def storage_config(arguments: Mapping[str, Any], document: Mapping[str, Any]) ->
     if "root" in given and "backend" not in given and StorageConfig().task_tracker.backend == "memory":
         given["backend"] = "lease"
     config = StorageConfig(task_tracker=given) if given or not section else from_document
-    if config.task_tracker.backend == "memory":
+    if shared and config.task_tracker.backend == "memory":
         raise SettingsError(
             "the backend is memory, which no other process can submit to; give --root, or set "
             "storage.task_tracker.backend"
@@ -135,5 +148,7 @@ def effective(settings: WorkerSettings, storage: TaskTrackerSettings, **more: ob
         **more,
         "worker": settings.model_dump(),
         # What only a backend knows may hold credentials.
-        "storage": storage.model_dump(exclude={"options", "retention"}),
+        "storage": storage.model_dump(exclude={"dsn", "options", "retention", "wake_up"})
+        | {"dsn": storage.dsn and str(storage.dsn)}  # that there is one
+        | {"wake_up": storage.wake_up and redact_text(storage.wake_up.get_secret_value().partition("?")[0])},
     }

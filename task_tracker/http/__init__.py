@@ -14,6 +14,7 @@ from __future__ import annotations
 
 try:
     from task_tracker.http.callers import Caller, Identity
+    from task_tracker.http.readiness import readiness_route
     from task_tracker.http.rendering import Envelope, Renderer
     from task_tracker.http.router import create_router
 except ModuleNotFoundError as error:
@@ -23,4 +24,4 @@ except ModuleNotFoundError as error:
         "task_tracker.http needs FastAPI; install it with pip install 'durable-task-tracker[http]'"
     ) from error
 
-__all__ = ["Caller", "Envelope", "Identity", "Renderer", "create_router"]
+__all__ = ["Caller", "Envelope", "Identity", "Renderer", "create_router", "readiness_route"]

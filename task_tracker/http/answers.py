@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -23,17 +21,12 @@ from task_tracker.http.callers import Owner, Scope
 from task_tracker.http.failures import Failure, Refused
 from task_tracker.http.freshness import etag_of, is_known
 from task_tracker.http.rendering import JsonResponse, Renderer
+from task_tracker.http.sources import TrackerInUse, TrackerSource
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Cursor
-from task_tracker.tracker import TaskTracker
 from task_tracker.transitions import cancellation_requested
 
-__all__ = ["TaskAnswers", "TrackerSource"]
-
-_log = logging.getLogger("task_tracker")
-
-TrackerSource = TaskTracker | AsyncTaskTracker | Callable[[], TaskTracker | AsyncTaskTracker]
-"""A tracker, or what returns the one of this process, asked anew for each request."""
+__all__ = ["TaskAnswers"]
 
 CLIENT_GONE: Final = 499
 """Nobody reads this answer; the number is what proxies log for a client that closed the connection."""
@@ -46,10 +39,9 @@ class TaskAnswers:
     """The routes' work. One object serves all requests, on any event loop."""
 
     def __init__(self, source: TrackerSource, renderer: Renderer, *, retry_after_seconds: int) -> None:
-        self._source = source
+        self._in_use = TrackerInUse(source)
         self._renderer = renderer
         self._retry_after_seconds = retry_after_seconds
-        self._wrapped: AsyncTaskTracker | None = None
 
     async def one(
         self,
@@ -148,24 +140,7 @@ class TaskAnswers:
         return JsonResponse(self._renderer.ok(result), headers=headers or {"Cache-Control": _NEVER_STORE})
 
     def _tracker(self) -> AsyncTaskTracker:
-        source = self._source
-        if not isinstance(source, (TaskTracker, AsyncTaskTracker)):
-            try:
-                source = source()
-            except RuntimeError as error:  # what get_task_tracker raises before set-up
-                _log.warning("there is no tracker to ask: %s", error, extra={"event": "no_tracker"})
-                raise Refused(Failure.unavailable()) from error
-        if isinstance(source, AsyncTaskTracker):
-            return source
-        if not isinstance(source, TaskTracker):
-            raise TypeError(
-                f"the tracker of this router is a {type(source).__name__}; "
-                "give a TaskTracker, an AsyncTaskTracker or a function that returns one"
-            )
-        wrapped = self._wrapped
-        if wrapped is None or wrapped.tracker is not source:
-            self._wrapped = wrapped = AsyncTaskTracker(source)
-        return wrapped
+        return self._in_use.get()
 
 
 def _view(record: TaskRecord) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import orjson
 
 from task_tracker.http.rendering import Renderer, encode
 
-__all__ = ["Documentation"]
+__all__ = ["Documentation", "ReadinessDocumentation"]
 
 _TASK: Final = {
     "task_id": "01980d5e-6c2f-7a30-9d5b-0f4c1f2a3b4c",
@@ -24,15 +24,58 @@ _TASK: Final = {
     "updated_at_iso": "2025-07-15T09:00:03.500000+00:00",
 }
 _NAME: Final = {"resource": _TASK["task_id"], "type": "task"}
+_READY: Final = {
+    "ready": True,
+    "checks": {"store": {"ready": True, "detail": ""}},
+    "facts": {"search index": {"ready": True, "detail": "", "age_seconds": 3.5}},
+    "work": {
+        "workers": 2,
+        "ready_workers": 2,
+        "slots": 8,
+        "running": 3,
+        "oldest_running_seconds": 12.5,
+        "last_heartbeat_seconds": 4.0,
+        "backlog": 0,
+        "oldest_waiting_seconds": 0.0,
+    },
+    "paused": [],
+}
 
 Operation = dict[str, Any]
 
 
-class Documentation:
-    """Keyword arguments for FastAPI's route decorators."""
+class _Operations:
+    """How an operation is described, with examples in the renderer's form."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
+        # Named, "default" also keeps FastAPI from announcing a 422 that these routes never send.
+        self._other = self._failure("INTERNAL", "Internal error", "Any other failure, in the same form.")
+
+    def _operation(
+        self, summary: str, description: str, result: Any, failures: dict[Any, Operation]
+    ) -> Operation:
+        ok = self._example(self._renderer.ok(result), description)
+        return {"summary": summary, "responses": {200: ok, **failures}}
+
+    def _failure(
+        self, code: str, message: str, description: str, details: dict[str, Any] | None = None
+    ) -> Operation:
+        return self._example(self._renderer.error(code, message, details or {}), description)
+
+    @staticmethod
+    def _example(body: Any, description: str) -> Operation:
+        return {
+            "description": description,
+            "content": {"application/json": {"example": orjson.loads(encode(body))}},
+        }
+
+
+class Documentation(_Operations):
+    """Keyword arguments for FastAPI's route decorators."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        super().__init__(renderer)
         bad = self._failure(
             "INVALID_ARGUMENT", "wait: Input should be less than or equal to 60", "A bad parameter."
         )
@@ -53,9 +96,7 @@ class Documentation:
             "The task's state does not allow that.",
             {**_NAME, "status": "completed"},
         )
-        # Named, "default" also keeps FastAPI from announcing a 422 that these routes never send.
-        other = self._failure("INTERNAL", "Internal error", "Any other failure, in the same form.")
-        common = {400: bad, 503: down, "default": other}
+        common = {400: bad, 503: down, "default": self._other}
         self.stats = self._operation(
             "Count tasks",
             "The numbers, by type and state.",
@@ -89,20 +130,22 @@ class Documentation:
             "Delete a task", "It is gone.", {"deleted": True}, {404: missing, 412: state, **common}
         )
 
-    def _operation(
-        self, summary: str, description: str, result: Any, failures: dict[Any, Operation]
-    ) -> Operation:
-        ok = self._example(self._renderer.ok(result), description)
-        return {"summary": summary, "responses": {200: ok, **failures}}
 
-    def _failure(
-        self, code: str, message: str, description: str, details: dict[str, Any] | None = None
-    ) -> Operation:
-        return self._example(self._renderer.error(code, message, details or {}), description)
+class ReadinessDocumentation(_Operations):
+    """The same for the route of :mod:`task_tracker.http.readiness`."""
 
-    @staticmethod
-    def _example(body: Any, description: str) -> Operation:
-        return {
-            "description": description,
-            "content": {"application/json": {"example": orjson.loads(encode(body))}},
-        }
+    def __init__(self, renderer: Renderer) -> None:
+        super().__init__(renderer)
+        checks = {"store": {"ready": False, "detail": "cannot be reached"}}
+        failure = self._failure(
+            "UNAVAILABLE",
+            "Not ready: store",
+            "Something is not; `details` says what. Says in `Retry-After` when to ask again.",
+            {**_READY, "ready": False, "checks": checks},
+        )
+        self.ready = self._operation(
+            "Is it ready?",
+            "Everything that was asked for is well.",
+            _READY,
+            {503: failure, "default": self._other},
+        )

@@ -100,7 +100,7 @@ class Failure:
                     409, "ABORTED", "The task is being changed elsewhere; try again", details, retry=True
                 )
         if isinstance(error, StoreUnavailable):
-            _log.warning("a request was answered with 503: %s", error, extra={"event": "store_unavailable"})
+            _log.warning("a request was answered with 503: %s", error, extra={"event": "answered_503"})
             return cls.unavailable()
         _log.error(
             "a request failed: %s", error, extra={"event": "http_failure", "task_id": task_id}, exc_info=error

@@ -24,7 +24,7 @@ from task_tracker.errors import TaskTrackerError
 from task_tracker.http.failures import Failure, Refused
 from task_tracker.http.rendering import JsonResponse, Renderer
 
-__all__ = ["TaskRoute"]
+__all__ = ["TaskRoute", "route_class"]
 
 _SLASH: Final = "\udc2f"  # half a character: what was decoded from bytes cannot hold it
 _UNAVAILABLE_RETRY_SECONDS: Final = 5
@@ -101,6 +101,16 @@ class TaskRoute(APIRoute):
             headers["Retry-After"] = str(_UNAVAILABLE_RETRY_SECONDS)
         body = self.renderer.error(failure.code, failure.message, failure.details)
         return JsonResponse(body, failure.status, headers)
+
+
+def route_class(renderer_: Renderer, names: Collection[str] = ()) -> type[TaskRoute]:
+    """Return the class of one router's routes; ``names`` of its query parameters are read by other code."""
+
+    class RouteOfThisRouter(TaskRoute):
+        renderer = renderer_
+        further_query_names = names
+
+    return RouteOfThisRouter
 
 
 def _mark_encoded_slashes(scope: Scope) -> str | None:

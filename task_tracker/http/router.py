@@ -10,14 +10,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response, params
 
-from task_tracker.aio import AsyncTaskTracker
-from task_tracker.http.answers import TaskAnswers, TrackerSource
+from task_tracker.http.answers import TaskAnswers
 from task_tracker.http.callers import Scope, known_caller, owner_meant, scope_meant
 from task_tracker.http.documentation import Documentation
 from task_tracker.http.rendering import Envelope, Renderer
-from task_tracker.http.route import TaskRoute
+from task_tracker.http.route import TaskRoute, route_class
+from task_tracker.http.sources import TrackerSource, check_source
 from task_tracker.records import TaskStatus
-from task_tracker.tracker import TaskTracker
 
 __all__ = ["create_router"]
 
@@ -69,11 +68,7 @@ def create_router(
     names that other code reads from the query without declaring them to ``identity``; unknown ones are
     refused. Raises TypeError and ValueError for arguments that cannot work.
     """
-    if not (isinstance(tracker, (TaskTracker, AsyncTaskTracker)) or callable(tracker)):
-        raise TypeError(
-            f"tracker is a {type(tracker).__name__}; give a TaskTracker, an AsyncTaskTracker "
-            "or a function that returns one"
-        )
+    check_source(tracker)
     if not (callable(identity) or isinstance(identity, params.Depends)):
         raise TypeError(
             "identity must be the dependency that says who is asking (it returns account_id and user_id); "
@@ -90,18 +85,10 @@ def create_router(
     renderer = renderer if renderer is not None else Envelope()
     answers = TaskAnswers(tracker, renderer, retry_after_seconds=retry_after_seconds)
     router = APIRouter(
-        prefix=prefix, tags=[*tags], route_class=_route_class(renderer, frozenset(query_parameters))
+        prefix=prefix, tags=[*tags], route_class=route_class(renderer, frozenset(query_parameters))
     )
     _add_routes(router, answers, Documentation(renderer), identity)
     return router
-
-
-def _route_class(renderer_: Renderer, names: Collection[str]) -> type[TaskRoute]:
-    class RouteOfThisRouter(TaskRoute):
-        renderer = renderer_
-        further_query_names = names
-
-    return RouteOfThisRouter
 
 
 def _add_routes(

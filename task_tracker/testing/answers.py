@@ -7,7 +7,7 @@ through here, a record is what was said when it was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from task_tracker.errors import LeaseHeld, TaskNotFound, TaskTrackerError, VersionConflict
@@ -133,6 +133,9 @@ class _AsSaid(TaskStore):
 
     def count(self, account_id: str, user_id: str | None) -> dict[str, dict[str, int]]:
         return self.inner.count(account_id, user_id)
+
+    def owners(self) -> Iterator[tuple[str, str]]:
+        return self.inner.owners()
 
     def delete_owner(self, account_id: str, user_id: str) -> int:
         return self.inner.delete_owner(account_id, user_id)

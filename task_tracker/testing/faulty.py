@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from task_tracker.store import (
     TaskStore,
     Unchanged,
     Version,
+    WorkerFact,
     Workload,
 )
 
@@ -43,6 +44,7 @@ OPERATIONS: Final = frozenset(
         "delete",
         "has_active",
         "count",
+        "owners",
         "delete_owner",
         "purge",
         "examine",
@@ -61,6 +63,13 @@ LEASE_OPERATIONS: Final = frozenset(
         "recover",
         "unclaimed",
         "workload",
+        "take_in",
+        "pause",
+        "unpause",
+        "paused",
+        "publish",
+        "withdraw",
+        "facts",
     }
 )
 _ALL: Final = OPERATIONS | LEASE_OPERATIONS
@@ -213,6 +222,10 @@ class FaultyStore(TaskStore):
         """See :meth:`TaskStore.count`."""
         return self._call("count", lambda: self.inner.count(account_id, user_id))
 
+    def owners(self) -> Iterator[tuple[str, str]]:
+        """See :meth:`TaskStore.owners`."""
+        return self._call("owners", self.inner.owners)
+
     def delete_owner(self, account_id: str, user_id: str) -> int:
         """See :meth:`TaskStore.delete_owner`."""
         return self._call("delete_owner", lambda: self.inner.delete_owner(account_id, user_id))
@@ -306,3 +319,31 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
     def workload(self) -> Workload:
         """See :meth:`LeaseStore.workload`."""
         return self._call("workload", self.inner.workload)
+
+    def take_in(self, record: TaskRecord, *, expected: Version | None = None) -> Stored:
+        """See :meth:`LeaseStore.take_in`."""
+        return self._call("take_in", lambda: self.inner.take_in(record, expected=expected))
+
+    def pause(self, task_type: str) -> None:
+        """See :meth:`LeaseStore.pause`."""
+        self._call("pause", lambda: self.inner.pause(task_type))
+
+    def unpause(self, task_type: str) -> None:
+        """See :meth:`LeaseStore.unpause`."""
+        self._call("unpause", lambda: self.inner.unpause(task_type))
+
+    def paused(self) -> Sequence[str]:
+        """See :meth:`LeaseStore.paused`."""
+        return self._call("paused", self.inner.paused)
+
+    def publish(self, fact: WorkerFact) -> None:
+        """See :meth:`LeaseStore.publish`."""
+        self._call("publish", lambda: self.inner.publish(fact))
+
+    def withdraw(self, name: str) -> None:
+        """See :meth:`LeaseStore.withdraw`."""
+        self._call("withdraw", lambda: self.inner.withdraw(name))
+
+    def facts(self) -> Sequence[WorkerFact]:
+        """See :meth:`LeaseStore.facts`."""
+        return self._call("facts", self.inner.facts)

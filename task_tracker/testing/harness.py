@@ -83,7 +83,7 @@ class StoreHarness(ABC):
         _missing("undeletable")
 
     def lapse(self, store: LeaseStore, seconds: float) -> None:
-        """Make every heartbeat so far, whoever's, look ``seconds`` older, to ``store`` and to all others.
+        """Make every heartbeat and every worker's fact so far look ``seconds`` older, to ``store`` and to all others.
 
         Needed where leases expire. ``store``'s own monotonic clock may run on by as much.
         """

@@ -31,6 +31,7 @@ __all__ = [
     "create_what_is_free",
     "delete",
     "drain",
+    "drain_within",
     "end_each",
     "read",
     "write_for_ever",
@@ -195,6 +196,37 @@ def drain(store: TaskStore, sync: Sync, kinds: list[tuple[str, int]], holder: st
         store.end(lease, completed(stored.record))
         done.append(lease.key.task_id)
     return done
+
+
+def drain_within(
+    store: TaskStore, sync: Sync, kind: tuple[str, int], holder: str, most: int, flags: str
+) -> list[str]:
+    """Claim and end tasks until none waits, ``most`` at once over all who do; fail if there were more of them."""
+    assert isinstance(store, LeaseStore)
+    failed = f"{flags}-failed"
+    done = []
+    while store.unclaimed(task_types=[kind], limit=1) and not os.path.exists(failed):
+        claimed = store.claim(holder=holder, task_types=[kind], max_running={kind[0]: most})
+        if claimed is None:
+            continue
+        # A witness that the store cannot fool: as many flags as there may be holders, each taken by one.
+        flag = next((flag for number in range(most) if _is_raised(flag := f"{flags}-{number}")), None)
+        if flag is None:
+            _is_raised(failed)  # nobody is to wait for what is held here
+            raise AssertionError(f"more than {most} hold a task of type {kind[0]} at once")
+        lease, stored = claimed
+        stored = store.commit(lease, transitions.progressed(stored.record, SYSTEM_CLOCK.now(), progress=50.0))
+        os.unlink(flag)
+        store.end(lease, completed(stored.record))
+        done.append(lease.key.task_id)
+    return done
+
+
+def _is_raised(flag: str) -> bool:
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+        return True
+    return False
 
 
 def claim_and_hang(store: TaskStore, sync: Sync, key: TaskKey) -> None:

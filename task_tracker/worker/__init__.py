@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from task_tracker.worker.executor import Ended, Executor
     from task_tracker.worker.hooks import Event
     from task_tracker.worker.outcomes import Cancelled, Fail, OutOfTime, Result, Retry, ShuttingDown, Stop
-    from task_tracker.worker.readiness import Fact, WorkerStatus
+    from task_tracker.worker.readiness import Fact, Facts, WorkerStatus
     from task_tracker.worker.rescuing import Rescued
     from task_tracker.worker.resources import Resources
     from task_tracker.worker.watching import DirectoryWatch
@@ -27,6 +27,7 @@ __all__ = [
     "Event",
     "Executor",
     "Fact",
+    "Facts",
     "Fail",
     "OutOfTime",
     "Rescued",
@@ -49,6 +50,7 @@ _HOMES: Final = {
     "Event": "hooks",
     "Executor": "executor",
     "Fact": "readiness",
+    "Facts": "readiness",
     "Fail": "outcomes",
     "OutOfTime": "outcomes",
     "Rescued": "rescuing",

@@ -13,11 +13,14 @@ import orjson
 from task_tracker import transitions
 from task_tracker.codec import encode_value
 from task_tracker.records import TaskRecord, compact
-from task_tracker.redaction import clean_text, redact_text, redact_value
+from task_tracker.redaction import clean_text, redact_value
 from task_tracker.submitting import CHECKPOINT
+from task_tracker.worker.excerpts import excerpt, shortened
 
 __all__ = ["Progress", "checkpoint_of", "checkpointed", "encode_checkpoint"]
 
+LONGEST_STAGE: Final = 200
+"""Characters: the history holds dozens of stages, and is written with each of them."""
 WORTH_POINTS: Final = 2.0
 WORTH_SECONDS: Final = 1.0
 
@@ -49,8 +52,8 @@ class Progress:
     ) -> bool:
         """Take note; tell whether that is worth a write. Raises ValueError, TypeError for what cannot be noted."""
         percent = _checked(percent)
-        message = None if message is None else redact_text(_text(message, "message"))
-        stage = None if stage is None else _text(stage, "stage")
+        message = None if message is None else excerpt(_text(message, "message"))
+        stage = None if stage is None else shortened(_text(stage, "stage"), LONGEST_STAGE)
         self.percent = self.percent if percent is None else percent
         self.message = self.message if message is None else message
         self.stage = self.stage if stage is None else stage

@@ -237,11 +237,18 @@ class BlockingTaskContext(_Context):
         self._signal.check()
 
     def resource(self, name: str) -> Any:
-        """As :meth:`TaskContext.resource`."""
+        """As :meth:`TaskContext.resource`. Raises also what :meth:`check` raises, while it waits."""
         asked = asyncio.run_coroutine_threadsafe(self._parts.resources.get(name), self._parts.loop)
+        asked.add_done_callback(lambda _: self._signal.wake())
+        try:
+            self._signal.wait_for(asked.done, self.check)
+        except BaseException:
+            asked.cancel()  # the wait, not the build
+            raise
         try:
             return asked.result()
         except FutureCancelledError as error:
+            self.check()
             raise ShuttingDown("the worker ended before the resource was built") from error
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from task_tracker.clock import Clock
@@ -26,6 +27,10 @@ _log = logging.getLogger("task_tracker")
 
 _SETTLE_SECONDS: Final = 35.0
 """What an attempt has beyond its clean-up to be written, its ``on_failure`` included."""
+_WRITE_SECONDS: Final = 5.0
+"""What the store has of that to take the outcome of an attempt once it is known."""
+_CUT_SECONDS: Final = 1.0
+"""What attempts have to end if nobody waits for the end of the worker any more."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -35,6 +40,7 @@ class _Attempt:
     lease: Lease
     record: TaskRecord
     since: float
+    is_begun: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -58,7 +64,7 @@ class Crew:
         self._clock = clock
         self._on_end = on_end
         self._attempts: dict[Lease, _Attempt] = {}
-        self._lingering: set[asyncio.Task[None]] = set()
+        self._lingering: dict[asyncio.Task[None], str] = {}
         self.ended = 0
         """How many attempts have ended."""
 
@@ -72,23 +78,47 @@ class Crew:
         now = self._clock.monotonic()
         return max((now - attempt.since for attempt in list(self._attempts.values())), default=0.0)
 
+    @property
+    def lingering(self) -> Mapping[str, int]:
+        """How many handlers of each type go on although their attempts are over. From any thread."""
+        return Counter(list(self._lingering.values()))
+
+    def beyond_limits(self) -> Mapping[str, int]:
+        """How many handlers of each type run here that the store counts as running no more, or soon. From any thread.
+
+        One that is about to be left may be counted here and in the store for a moment, never in neither.
+        """
+        leaving = [
+            attempt.record.task_type
+            for attempt in list(self._attempts.values())  # first: they become lingering ones
+            if attempt.is_begun and self._executor.may_leave(attempt.lease)
+        ]
+        return Counter([*leaving, *list(self._lingering.values())]) if leaving or self._lingering else {}
+
+    @property
+    def without_lease(self) -> int:
+        """How many attempts have lost their lease. From any thread."""
+        return sum(lease.lost.is_set() for lease in list(self._attempts))
+
     def record_of(self, lease: Lease) -> TaskRecord | None:
         """Return the record of an attempt as it was claimed, None if it does not run. From any thread."""
         attempt = self._attempts.get(lease)
         return None if attempt is None else attempt.record
 
-    def under_way(self) -> set[asyncio.Task[None]]:
-        """Return what takes slots: attempts, and handlers that go on after theirs."""
-        return self._tasks() | self._lingering
-
-    def start(self, lease: Lease, stored: Stored) -> None:
-        """Begin an attempt at a task that was claimed, and for which a slot was taken."""
+    def start(self, lease: Lease, stored: Stored) -> asyncio.Task[None]:
+        """Begin an attempt at a task that was claimed, and for which a slot was taken; return its task on the loop."""
         attempt = _Attempt(lease, stored.record, self._clock.monotonic())
         self._attempts[lease] = attempt
         attempt.task = self._loop.create_task(
             self._see_through(attempt, stored),
             name=f"task {lease.key.task_id}, attempt {lease.attempt_count}",
         )
+        return attempt.task
+
+    def patience_seconds(self, record: TaskRecord) -> float:
+        """Return how long an attempt is waited for once it was told to stop."""
+        handler = self._registry.get(record.task_type, record.handler_version or 0)
+        return (handler.cleanup_seconds if handler is not None else 0.0) + _SETTLE_SECONDS
 
     async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
         """Wait for what runs, or for ``hurry``, then have it stop, and wait for as long as it may clean up."""
@@ -105,15 +135,26 @@ class Crew:
         finally:
             hurried.cancel()
         self._executor.interrupt()
-        tasks = self._tasks()
-        if tasks:
-            patience = max(self._cleanup_seconds(attempt.record) for attempt in self._attempts.values())
-            await asyncio.wait(tasks, timeout=patience + _SETTLE_SECONDS)
+        if self._attempts:
+            patience = max(self.patience_seconds(attempt.record) for attempt in self._attempts.values())
+            await self._until_settled(self._loop.time() + patience)
+
+    async def cut_short(self) -> int:
+        """Have what runs stop now, give it a moment, and give up what has not ended then, as :meth:`leave` does."""
+        try:
+            self._executor.interrupt()
+            await self._until_settled(self._loop.time() + _CUT_SECONDS)
+        finally:
+            left = await self.leave()
+        return left
 
     async def leave(self) -> int:
         """Give up attempts that did not end in spite of everything; return how many, and how many handlers go on."""
         tasks = self._tasks()
         left = len(tasks) + self._executor.left_behind
+        for lease in list(self._attempts):
+            # Before it is renewed no more: what still works under it is to know that others may.
+            self._heartbeats.holdings.lose(lease, "its worker has stopped")
         for task in (*tasks, *self._lingering):
             task.cancel()
         await asyncio.gather(*tasks, *self._lingering, return_exceptions=True)
@@ -121,18 +162,25 @@ class Crew:
 
     # ---- within --------------------------------------------------------------------------------------
 
+    async def _until_settled(self, deadline: float) -> None:
+        """Wait for attempts that were told to stop, unless all that is left waits for a store that does not answer."""
+        while (tasks := self._tasks()) and self._loop.time() < deadline:
+            if all(self._executor.writing_seconds(lease) >= _WRITE_SECONDS for lease in self._attempts):
+                return
+            left = deadline - self._loop.time()
+            await asyncio.wait(
+                tasks, timeout=min(left, _WRITE_SECONDS / 10), return_when=asyncio.FIRST_COMPLETED
+            )
+
     def _tasks(self) -> set[asyncio.Task[None]]:
         return {attempt.task for attempt in self._attempts.values() if attempt.task is not None}
-
-    def _cleanup_seconds(self, record: TaskRecord) -> float:
-        handler = self._registry.get(record.task_type, record.handler_version or 0)
-        return handler.cleanup_seconds if handler is not None else 0.0
 
     async def _see_through(self, attempt: _Attempt, stored: Stored) -> None:
         lease = attempt.lease
         handler_ended: asyncio.Future[Did] | None = None
         word = "broken"
         try:
+            attempt.is_begun = True
             ended = await self._executor.execute(lease, stored)
             word, handler_ended = ended.outcome.name, ended.handler_ended
         except Exception:  # noqa: BLE001  # logged; the worker goes on
@@ -144,29 +192,32 @@ class Crew:
             )
         finally:
             self._heartbeats.let_go(lease)
+            if handler_ended is not None:
+                self._linger(handler_ended, attempt.record.task_type)
             del self._attempts[lease]
             self.ended += 1
             if handler_ended is None:
                 self._slots.give_back()
-            else:
-                self._linger(handler_ended)
         self._log_end(attempt, word)
         self._on_end(attempt.record)
 
-    def _linger(self, handler_ended: asyncio.Future[Did]) -> None:
+    def _linger(self, handler_ended: asyncio.Future[Did], task_type: str) -> None:
         """Keep a slot for a handler that goes on although its attempt is over: it still takes its share."""
 
         async def wait() -> None:
-            try:
-                await asyncio.wait({handler_ended})
-            finally:
-                self._slots.give_back()
+            await asyncio.wait({handler_ended})
+
+        def over(task: asyncio.Task[None]) -> None:
+            del self._lingering[task]
+            self._slots.give_back()  # last: what is claimed from now on finds it gone
 
         task = self._loop.create_task(wait(), name="task_tracker lingering handler")
-        self._lingering.add(task)
-        task.add_done_callback(self._lingering.discard)
+        self._lingering[task] = task_type
+        task.add_done_callback(over)
 
     def _log_end(self, attempt: _Attempt, word: str) -> None:
+        if not _log.isEnabledFor(logging.INFO):
+            return
         lease, seconds = attempt.lease, self._clock.monotonic() - attempt.since
         _log.info(
             "task %s, attempt %d: %s after %.3f s",

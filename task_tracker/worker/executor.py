@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
-import traceback
+import sys
 from typing import Final
 
 from task_tracker.call_threads import NoThread, Share
@@ -20,10 +19,9 @@ from task_tracker.handlers import HandlerRegistry
 from task_tracker.holdings import Holdings
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import TaskStatus
-from task_tracker.redaction import redact_text
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.tracker import TaskTracker
-from task_tracker.worker.attempts import AttemptRecord
+from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls, Kept
 from task_tracker.worker.context import Parts
 from task_tracker.worker.effects import WorkDirectory
@@ -32,14 +30,14 @@ from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.outcomes import (
     Failed,
     Interrupted,
-    LeftBehind,
     Outcome,
     Raised,
     StopReason,
+    error_text,
     judged,
 )
+from task_tracker.worker.reporting import report, report_broken
 from task_tracker.worker.resources import Resources
-from task_tracker.worker.running import Did
 from task_tracker.worker.starting import Prepared, Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision
@@ -50,8 +48,12 @@ _log = logging.getLogger("task_tracker")
 
 TIMEOUT_SECONDS: Final = 3600.0
 HOOK_SECONDS: Final = 30.0
+IMPORT_SECONDS: Final = 600.0
 _STORE_CALLS: Final = 4
 _UNWIND_SECONDS: Final = 1.0
+_THREAD_TRIES: Final = 5
+_NO_THREAD_PAUSE_SECONDS: Final = 10.0
+"""For how long a task is not claimed again that found no thread: it would find none, at full speed."""
 
 
 class Executor:
@@ -61,7 +63,8 @@ class Executor:
     what is executed must be held there (by itself it is put there, as if it had been claimed just now).
     ``threads``: how many sync handlers may run at once; one for each slot. ``default_timeout_seconds`` is for
     handlers without one of their own; a task may shorten either, never exceed it. ``hook_seconds``: what an
-    ``on_failure`` may take.
+    ``on_failure`` may take. ``import_seconds``: how long a task waits for its handler to be imported, before its own
+    time begins; then it is given back.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Executor:
         threads: int = _STORE_CALLS,
         default_timeout_seconds: float = TIMEOUT_SECONDS,
         hook_seconds: float = HOOK_SECONDS,
+        import_seconds: float = IMPORT_SECONDS,
     ) -> None:
         self._access = tracker.access
         self._store = _leases_of(tracker)
@@ -95,7 +99,7 @@ class Executor:
         self._hooks = hooks if hooks is not None else Hooks()
         self._timeout_seconds = _positive(default_timeout_seconds, "default_timeout_seconds")
         self._kept = Kept()
-        self._starter = Starter(self._kept, threads)
+        self._starter = Starter(self._kept, threads, _positive(import_seconds, "import_seconds"))
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking)
         self._finisher = Finisher(
             self._starter,
@@ -130,7 +134,7 @@ class Executor:
         )
         try:
             with self._access.changes.subscribed(lease.key, lambda: self._look_for_wish(lease)):
-                ended = await self._finisher.finish(attempt, await self._run(attempt))
+                ended = await self._finisher.finish(attempt, await self._outcome(attempt))
         finally:
             self._finish(attempt)
         self._hooks.tell(
@@ -144,6 +148,7 @@ class Executor:
     async def settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
         """Write ``outcome`` of an attempt that did not run here, under a lease that was taken over, say."""
         attempt = self._begin(lease, stored)
+        attempt.is_foreign = True
         try:
             return await self._finisher.finish(attempt, outcome)
         finally:
@@ -160,6 +165,27 @@ class Executor:
         self._is_interrupted = True
         for attempt in list(self._running.values()):
             attempt.stop(StopReason.SHUTDOWN)
+
+    def interrupt_one(self, lease: Lease) -> None:
+        """Have one handler stop, as :meth:`interrupt` does. Safe if its attempt has ended."""
+        attempt = self._running.get(lease)
+        if attempt is not None:
+            attempt.stop(StopReason.SHUTDOWN)
+
+    def writing_seconds(self, lease: Lease) -> float:
+        """For how long the store has been asked to take the outcome of an attempt; 0 if it is not known yet."""
+        attempt = self._running.get(lease)
+        if attempt is None or attempt.writing_since is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - attempt.writing_since
+
+    def may_leave(self, lease: Lease) -> bool:
+        """Whether the store may count a task as running no more whose handler goes on here. From any thread."""
+        attempt = self._running.get(lease)
+        if attempt is None:
+            return True  # it has just ended
+        goes_on = any(run is not None and not run.ended.done() for run in (attempt.run, attempt.hook))
+        return goes_on and (attempt.writing_since is not None or lease.lost.is_set())
 
     async def aclose(self) -> None:
         """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""
@@ -195,7 +221,7 @@ class Executor:
         attempt = UnderWay(lease, record, handler, signal, parts)
         self._running[lease] = attempt
         if self._is_interrupted:
-            signal.set(StopReason.SHUTDOWN)
+            attempt.stop(StopReason.SHUTDOWN)
         return attempt
 
     def _finish(self, attempt: UnderWay) -> None:
@@ -206,41 +232,84 @@ class Executor:
 
     # ---- run -----------------------------------------------------------------------------------------
 
+    async def _outcome(self, attempt: UnderWay) -> Outcome:
+        """Return how the attempt ends, whatever breaks: a task must not run on paper only."""
+        try:
+            return await self._run(attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
+            report_broken(attempt.lease.key.task_id, error)
+            if attempt.run is not None:
+                attempt.signal.set(StopReason.SHUTDOWN)
+                attempt.run.stop()
+            return Failed(error_text(error), "internal_error", may_retry=True)
+
     async def _run(self, attempt: UnderWay) -> Outcome:
         timeout = self._timeout_of(attempt)
-        prepared = await self._prepare(attempt, timeout)
+        prepared = await self._start(attempt, timeout)
         if not isinstance(prepared, Prepared):
             return prepared
-        reason = attempt.signal.reason
-        if reason is not None:  # it was to stop before it began
-            return judged(Raised(asyncio.CancelledError(), began=False), reason, timeout)
-        try:
-            attempt.run = self._starter.start(prepared, attempt.parts)
-        except NoThread as error:
-            _log.warning("no thread for a handler: %s", error, extra={"event": "no_thread"})
-            return Interrupted(began=False)
+        assert attempt.run is not None, "it was started"
         attempt.supervision = Supervision(
             attempt.run, attempt.signal, timeout_seconds=timeout, cleanup_seconds=prepared.cleanup_seconds
         )
         if attempt.lease.cancel_requested.is_set():
             self._notice(attempt.lease)
         did = await attempt.supervision.wait()
-        reason = StopReason.LOST if attempt.lease.lost.is_set() else attempt.supervision.reason
-        outcome = judged(did, reason, timeout)
-        _report(attempt, did, outcome)
+        seen = attempt.signal.reason
+        reason = StopReason.LOST if seen is StopReason.LOST else attempt.supervision.reason
+        outcome = judged(did, reason, timeout, seen=seen)
+        report(attempt.lease.key.task_id, did, outcome)
         return outcome
 
-    async def _prepare(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
-        """Return what is to be called, or how the attempt ends since there is nothing to call."""
+    async def _start(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
+        """Start the handler and return what was started, or how the attempt ends since it was not.
+
+        Its time has not begun: neither an import nor the wait for a thread is part of it.
+        """
+        problem: NoThread | None = None
+        for number, pause in enumerate(pauses(self._clock)):
+            try:
+                return await self._start_now(attempt, timeout)
+            except NoThread as error:
+                problem = error
+            if number == _THREAD_TRIES:
+                break
+            # Meanwhile the slot is taken, so that no more is claimed than could be begun.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(attempt.told.wait(), pause)
+        _log.warning(
+            "task %s is given back, there is no thread for it: %s",
+            attempt.lease.key.task_id,
+            problem,
+            extra={"event": "no_thread", "task_id": attempt.lease.key.task_id},
+        )
+        return Interrupted(began=False, after=self._clock.jitter(_NO_THREAD_PAUSE_SECONDS))
+
+    async def _start_now(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
+        """Do that once. Raises NoThread."""
+        prepared = None if attempt.signal.reason is not None else await self._prepare(attempt)
+        reason = attempt.signal.reason
+        if reason is not None:  # it was to stop before it began
+            return judged(Raised(asyncio.CancelledError(), began=False), reason, timeout)
+        assert prepared is not None, "only who was told to stop gets nothing"
+        if isinstance(prepared, Prepared):
+            attempt.run = self._starter.start(prepared, attempt.parts)
+        return prepared
+
+    async def _prepare(self, attempt: UnderWay) -> Prepared | Outcome | None:
+        """Return what is to be called, or how the attempt ends since there is nothing to call.
+
+        None if it was told to stop meanwhile.
+        """
         record = attempt.record.record
         if attempt.handler is not None:
-            return await self._starter.prepare(attempt.handler, record, timeout)
+            return await self._starter.prepare(attempt.handler, record, attempt.told)
         _log.error(
             "task %s is of type %s version %s, for which there is no handler here; it is given back",
             record.task_id,
             record.task_type,
             record.handler_version,
-            extra={"event": "kind_unknown", "task_id": record.task_id},
+            extra={"event": "claimed_kind_unknown", "task_id": record.task_id},
         )
         return Interrupted(began=False)
 
@@ -282,25 +351,6 @@ class Executor:
             await self._store_calls.make(attempt.record.commit, Share(attempt.lease.key, 1))
 
 
-def _report(attempt: UnderWay, did: Did | LeftBehind, outcome: Outcome) -> None:
-    """Say what a record is too short for: the traceback, and that a handler goes on."""
-    task_id = attempt.lease.key.task_id
-    if isinstance(did, LeftBehind):
-        _log.warning(
-            "the handler of task %s goes on although it was told to stop; its slot stays taken until it ends",
-            task_id,
-            extra={"event": "handler_left_behind", "task_id": task_id},
-        )
-    elif isinstance(did, Raised) and isinstance(outcome, Failed):
-        _log.warning(
-            "the handler of task %s failed:\n%s",
-            task_id,
-            # Messages quote what they were given.
-            redact_text("".join(traceback.format_exception(did.error))),
-            extra={"event": "handler_failed", "task_id": task_id},
-        )
-
-
 def _leases_of(tracker: TaskTracker) -> LeaseStore:
     if tracker.access.leases is None:
         raise CapabilityMissing(
@@ -310,6 +360,10 @@ def _leases_of(tracker: TaskTracker) -> LeaseStore:
 
 
 def _positive(seconds: float, name: str) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, (int, float))
+        or not 0 < seconds <= sys.float_info.max
+    ):
         raise SettingsError(f"{name} is {seconds!r:.80}; give a finite number of seconds above 0")
     return seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from task_tracker.call_threads import NoThread
 from task_tracker.clock import Clock
@@ -23,8 +23,8 @@ from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.context import Parts
 from task_tracker.worker.outcomes import CancelledOutcome, Failed, Lost, Outcome, RetryAt, StopReason
-from task_tracker.worker.retrying import may_retry, retry_at
-from task_tracker.worker.running import Did, HandlerRun
+from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
+from task_tracker.worker.running import HandlerRun
 from task_tracker.worker.settling import Ending, ending_of, under_wish
 from task_tracker.worker.starting import Starter
 from task_tracker.worker.stops import StopSignal
@@ -41,8 +41,8 @@ class Ended(NamedTuple):
     outcome: Outcome
     record: TaskRecord | None
     """As it was written; None if nothing was."""
-    handler_ended: asyncio.Future[Did] | None = None
-    """Done once the handler has really ended, if it goes on; its slot is taken until then."""
+    handler_ended: asyncio.Future[Any] | None = None
+    """Done once the handler and its ``on_failure`` have really ended, if they go on; the slot is taken until then."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -56,10 +56,19 @@ class UnderWay:
     parts: Parts
     run: HandlerRun | None = None
     supervision: Supervision | None = None
+    hook: HandlerRun | None = None
+    """An ``on_failure`` that goes on although its time is over."""
+    is_foreign: bool = False
+    """Another worker's: nothing runs here but its ``on_failure``."""
+    told: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    """Set when it is to stop."""
     is_cancel_noticed: bool = False
+    writing_since: float | None = None
+    """By the loop's clock: since when the store has been asked to take the outcome."""
 
     def stop(self, reason: StopReason) -> None:
         """Have the handler stop, or not begin."""
+        self.told.set()
         if self.supervision is not None:
             self.supervision.stop(reason)
         else:
@@ -81,7 +90,9 @@ class Finisher:
     async def finish(self, attempt: UnderWay, outcome: Outcome) -> Ended:
         """Write what ``outcome`` means and return what became of the attempt. Raises nothing but CancelledError."""
         outcome = under_wish(
-            self._tried_again(attempt, outcome), cancel_requested=attempt.lease.cancel_requested.is_set()
+            self._tried_again(attempt, outcome),
+            attempt.handler,
+            cancel_requested=attempt.lease.cancel_requested.is_set(),
         )
         effects_dir = attempt.parts.workdir.name
         ending = ending_of(outcome, attempt.handler, self._clock.now(), effects_dir)
@@ -98,13 +109,13 @@ class Finisher:
         return _ended(attempt, outcome, written)
 
     def _tried_again(self, attempt: UnderWay, outcome: Outcome) -> Outcome:
-        handler, attempts = attempt.handler, attempt.lease.attempt_count
+        handler, record, attempts = attempt.handler, attempt.record.record, attempt.lease.attempt_count
         if not isinstance(outcome, Failed) or not outcome.may_retry or handler is None:
             return outcome
-        if not may_retry(handler, attempt.record.record, attempts):
+        if not may_retry(handler, record, attempts):
             return outcome
         at = (
-            retry_at(handler, attempts, self._clock)
+            retry_at(handler, attempts_used(record, attempts), self._clock)
             if outcome.after is None
             else self._clock.now() + outcome.after
         )
@@ -116,8 +127,12 @@ class Finisher:
         if handler is None or handler.on_failure is None:
             return ending
         try:
-            problem = await self._starter.call_hook(
-                handler, attempt.record.preview(ending.step), attempt.parts, self._hook_seconds
+            problem, attempt.hook = await self._starter.call_hook(
+                handler,
+                attempt.record.preview(ending.step),
+                attempt.parts,
+                self._hook_seconds,
+                foreign=attempt.is_foreign,
             )
         except Exception as error:  # noqa: BLE001  # the record ends all the same
             problem = redact_error(error)
@@ -133,6 +148,7 @@ class Finisher:
 
     async def _write(self, attempt: UnderWay, ending: Ending) -> TaskRecord | Lost:
         """Write the ending, as often as it takes while the lease is held."""
+        attempt.writing_since = asyncio.get_running_loop().time()
         task_id = attempt.lease.key.task_id
 
         def write() -> TaskRecord:
@@ -165,5 +181,7 @@ class Finisher:
 
 
 def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:
-    run = attempt.run
-    return Ended(outcome, record, None if run is None or run.ended.done() else run.ended)
+    going_on = [run.ended for run in (attempt.run, attempt.hook) if run is not None and not run.ended.done()]
+    if len(going_on) > 1:
+        return Ended(outcome, record, asyncio.gather(*going_on))
+    return Ended(outcome, record, going_on[0] if going_on else None)

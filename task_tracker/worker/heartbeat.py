@@ -8,6 +8,7 @@ attempt does.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -33,7 +34,8 @@ class Heartbeats(LeaseKeeper):
 
     ``signalled`` is called, in this or any other thread, when a lease is lost or its task is to be cancelled:
     once for each of the two. The local deadline of a lease is that of :class:`Holdings`: what was not renewed in
-    time counts as lost before others may take it.
+    time counts as lost before others may take it. Somebody else than this thread has to call
+    :meth:`look_at_deadlines` for that: a renewal that hangs holds up this one.
     """
 
     def __init__(
@@ -49,11 +51,16 @@ class Heartbeats(LeaseKeeper):
         self._signalled = signalled
         self._hooks = hooks
         self._told: dict[Lease, tuple[bool, bool]] = {}
-        self._beat_at: float | None = None
+        self._telling = threading.Lock()
+        self._held_since: dict[Lease, float] = {}
+        self._beat_at = -math.inf
+        self._round_began_at: float | None = None
 
     def begin(self) -> None:
         """Start the thread unless it runs. Raises RuntimeError if there is no thread to be had."""
-        self.start(self._clock.jitter(self._period))
+        # Asked without a lock: a thread decides to end under the one under which a lease is put among those held.
+        if not self.running:
+            self.start(self._clock.jitter(self._period))
 
     def hold(self, lease: Lease, stored: Stored, asked_at: float) -> None:
         """Renew ``lease`` from now on; the store was asked for it at ``asked_at`` (monotonic), or earlier.
@@ -61,6 +68,7 @@ class Heartbeats(LeaseKeeper):
         Raises RuntimeError, holding nothing, if there is no thread to renew it, or after :meth:`finish`.
         """
         self._told[lease] = (False, False)
+        self._held_since[lease] = asked_at
         self.holdings.put(lease, stored, asked_at)
         try:
             if self.holdings.closed:
@@ -76,6 +84,7 @@ class Heartbeats(LeaseKeeper):
         """Renew ``lease`` no more: it was ended, given back or lost."""
         self.holdings.drop(lease)
         self._told.pop(lease, None)
+        self._held_since.pop(lease, None)
 
     def holds(self, key: TaskKey) -> bool:
         """Tell whether a lease on ``key`` is held."""
@@ -88,18 +97,35 @@ class Heartbeats(LeaseKeeper):
 
     def look(self, lease: Lease) -> None:
         """Tell about what has happened to ``lease`` and was not told yet."""
-        told = self._told.get(lease)
-        state = lease.lost.is_set(), lease.cancel_requested.is_set()
-        if told is None or state == told:
-            return
-        self._told[lease] = state
+        with self._telling:  # two threads look, and each thing is told once
+            told = self._told.get(lease)
+            state = lease.lost.is_set(), lease.cancel_requested.is_set()
+            if told is None or state == told:
+                return
+            self._told[lease] = state
         self._signalled(lease)
+
+    def look_at_deadlines(self) -> float:
+        """Take note of leases whose time is over, and tell of them; return the seconds until the next one's may be.
+
+        From any thread. Asks no store.
+        """
+        next_at = math.inf
+        for holding in self.holdings.all():
+            if self.holdings.current(holding.lease.key) is not holding:
+                self.look(holding.lease)
+            elif not holding.settling:
+                next_at = min(next_at, holding.deadline)
+        return max(0.0, next_at - self._clock.monotonic())
 
     def run_once(self) -> float | None:
         """Renew everything once; return the pause until the next time, None when nothing is held any more."""
-        began = self._clock.monotonic()
-        pause = super().run_once()
-        self._beat_at = self._clock.monotonic()
+        began = self._round_began_at = self._clock.monotonic()
+        try:
+            pause = super().run_once()
+            self._beat_at = self._clock.monotonic()
+        finally:
+            self._round_began_at = None
         for lease in list(self._told):
             self.look(lease)
         leases = len(self.holdings)
@@ -109,10 +135,22 @@ class Heartbeats(LeaseKeeper):
 
     @property
     def age_seconds(self) -> float | None:
-        """How long ago the last round ended; None while nothing is held, or before the first."""
-        if self._beat_at is None or not len(self.holdings):
-            return None
-        return self._clock.monotonic() - self._beat_at
+        """How long ago the last round ended, or what is held longest was claimed, whichever is later.
+
+        None while nothing is held and no round is under way. While one hangs, since it began at least.
+        """
+        now, began_at = self._clock.monotonic(), self._round_began_at
+        claimed_at = min(list(self._held_since.values()), default=None)
+        if claimed_at is None:
+            return None if began_at is None else now - began_at
+        since = max(self._beat_at, claimed_at)
+        return now - (since if began_at is None else min(since, began_at))
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a round takes so long that what is claimed now might be lost before it is renewed."""
+        began_at = self._round_began_at
+        return began_at is not None and self._clock.monotonic() - began_at > self._store.lease_seconds / 2
 
     @property
     def period_seconds(self) -> float:

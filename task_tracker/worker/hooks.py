@@ -1,17 +1,23 @@
 """What a worker tells the outside while it works: one event, one callable, for metrics and traces alike.
 
-Owns the names of the events and that a hook can do no harm. Refuses to know any metrics library: an adapter is a
-function that takes an :class:`Event`.
+Owns the names of the events and that a hook can do no harm: while a worker works they are called on a thread of
+their own, so that a slow one delays neither heartbeats nor the event loop. Refuses to know any metrics library: an
+adapter is a function that takes an :class:`Event`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Self
 
+from task_tracker.call_threads import CallThreads
+from task_tracker.clock import SYSTEM_CLOCK, Clock
+from task_tracker.errors import SettingsError
 from task_tracker.records import TaskRecord
+from task_tracker.worker.running import is_async
 
 __all__ = ["EVENTS", "Event", "Hook", "Hooks"]
 
@@ -44,15 +50,45 @@ class Event:
 
 
 Hook = Callable[[Event], None]
-"""Called in whatever thread the event happens in. Must be quick, and is never awaited."""
+"""Called on a thread of the worker's, one event after the other. Never awaited, so it cannot be async."""
+
+MOST_WAITING: Final = 10_000
+"""Events that wait for hooks that are too slow; what comes then is dropped, and that is said once."""
 
 
 class Hooks:
-    """Those who listen. What one of them raises is logged, once per event, and goes no further."""
+    """Those who listen. What one of them raises is logged, once per event, and goes no further.
 
-    def __init__(self, *hooks: Hook) -> None:
+    From :meth:`begin` to :meth:`finish` they are told on a thread of their own, otherwise at once, by whoever tells
+    them. Raises SettingsError for what cannot be called, or would have to be awaited.
+    """
+
+    def __init__(self, *hooks: Hook, clock: Clock = SYSTEM_CLOCK) -> None:
+        for hook in hooks:
+            if not callable(hook) or is_async(hook):
+                raise SettingsError(f"hooks holds {hook!r:.80}; give ordinary functions that take an Event")
         self._hooks = hooks
+        self._clock = clock
+        self._threads: CallThreads | None = None
         self._complained: set[tuple[int, str]] = set()
+        self._is_dropping = False
+
+    @classmethod
+    def of(cls, hooks: Sequence[Hook], clock: Clock) -> Self:
+        """Return those of a setting."""
+        if not isinstance(hooks, Sequence):
+            raise SettingsError(f"hooks is {hooks!r:.80}; give a list of functions")
+        return cls(*hooks, clock=clock)
+
+    def begin(self) -> None:
+        """Tell them on a thread of their own from now on. Twice is safe."""
+        if self._hooks and self._threads is None:
+            self._threads = CallThreads(1)
+
+    def finish(self, seconds: float) -> bool:
+        """Let them hear what they have not heard yet; False if that takes longer than ``seconds``."""
+        threads, self._threads = self._threads, None
+        return threads is None or not threads.close(seconds, self._clock.monotonic)
 
     def tell(
         self, name: str, record: TaskRecord | None = None, *, seconds: float | None = None, **facts: object
@@ -61,12 +97,33 @@ class Hooks:
         if not self._hooks:
             return
         event = Event(name, record, seconds, facts)
+        threads = self._threads
+        if threads is None:
+            self._call(event)
+            return
+        try:
+            is_full = len(threads) >= MOST_WAITING
+            if not is_full:
+                threads.post(object(), partial(self._call, event))
+        except RuntimeError:  # there is no thread, or they have just been told to end
+            is_full = True
+        if is_full and not self._is_dropping:
+            _log.warning(
+                "hooks are not told of %s and more: they are too slow, or there is no thread for them",
+                name,
+                extra={"event": "hooks_dropped"},
+            )
+        self._is_dropping = is_full
+
+    def _call(self, event: Event) -> None:
         for number, hook in enumerate(self._hooks):
             try:
                 hook(event)
-            except Exception:  # noqa: BLE001  # logged; metrics must not cost a task
-                if (number, name) not in self._complained:
-                    self._complained.add((number, name))
+            except BaseException:  # noqa: BLE001  # logged, sys.exit() too; metrics must not cost a task
+                if (number, event.name) not in self._complained:
+                    self._complained.add((number, event.name))
                     _log.exception(
-                        "a hook failed for %s; it is not said again", name, extra={"event": "hook_failed"}
+                        "a hook failed for %s; it is not said again",
+                        event.name,
+                        extra={"event": "metrics_hook_failed"},
                     )

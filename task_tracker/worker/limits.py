@@ -6,15 +6,13 @@ so only the store can count.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from task_tracker.errors import SettingsError
 from task_tracker.handlers import HandlerRegistry
+from task_tracker.worker.gates import Gate, Gates
 
 __all__ = ["Kind", "Limits"]
-
-_log = logging.getLogger("task_tracker")
 
 Kind = tuple[str, int]
 """A task type and the version of its handler."""
@@ -24,8 +22,8 @@ class Limits:
     """``max_running``: how many tasks of a type may run at once over all workers; it wins over the handlers' own.
 
     ``gates``: a function per type that says whether its work can be done just now (is the index up?). While it
-    says no, or raises, tasks of that type wait; they do not fail. It is called before each claim, so it answers
-    from what it knows already. All workers of a store are to be given the same ``max_running``.
+    says no, raises, or does not answer, tasks of that type wait; they do not fail. It is called before each claim, so
+    it answers from what it knows already. All workers of a store are to be given the same ``max_running``.
     """
 
     def __init__(
@@ -33,20 +31,17 @@ class Limits:
         registry: HandlerRegistry,
         *,
         max_running: Mapping[str, int] | None = None,
-        gates: Mapping[str, Callable[[], bool]] | None = None,
+        gates: Mapping[str, Gate] | None = None,
     ) -> None:
         self._kinds = tuple(registry.kinds())
-        self._gates = dict(gates or {})
         self._paused: frozenset[str] = frozenset()
-        self._closed: frozenset[str] = frozenset()
-        known = {task_type for task_type, _ in self._kinds}
-        for what, names in (("max_running", max_running or {}), ("gates", self._gates)):
+        self._known = {task_type for task_type, _ in self._kinds}
+        for what, names in (("max_running", max_running or {}), ("gates", gates or {})):
+            if not isinstance(names, Mapping):
+                raise SettingsError(f"{what} is {names!r:.80}; give a dict by task type")
             for name in names:
-                if name not in known:
-                    raise SettingsError(
-                        f"{what} names the task type {name!r}, for which there is no handler; known are "
-                        f"{', '.join(sorted(known)) or 'none'}"
-                    )
+                self._check_known(name, f"{what} names the task type")
+        self.gates = Gates(gates or {})
         self.max_running = _limits(registry, max_running or {})
         """The limit of each type that has one."""
 
@@ -63,10 +58,14 @@ class Limits:
     @property
     def gated(self) -> Sequence[str]:
         """The types whose gate said no when it was asked last."""
-        return sorted(self._closed)
+        return sorted(self.gates.closed)
 
     def pause(self, task_type: str) -> None:
-        """Claim nothing of this type any more. What runs goes on. Twice is safe."""
+        """Claim nothing of this type any more. What runs goes on. Twice is safe.
+
+        Raises SettingsError for a type that there is no handler for here.
+        """
+        self._check_known(task_type, "there is nothing to pause of the task type")
         self._paused |= {task_type}
 
     def resume(self, task_type: str) -> None:
@@ -75,32 +74,15 @@ class Limits:
 
     def claimable(self) -> Sequence[Kind]:
         """Return the kinds that may be claimed now."""
-        if self._gates:
-            self._ask_gates()
-        shut = self._paused | self._closed
+        shut = self.gates.ask() | self._paused
         return [kind for kind in self._kinds if kind[0] not in shut] if shut else self._kinds
 
-    def _ask_gates(self) -> None:
-        closed = frozenset(name for name in self._gates if not self._is_open(name))
-        if closed != self._closed:
-            _log.info(
-                "task types that have to wait for what they need: %s",
-                ", ".join(sorted(closed)) or "none",
-                extra={"event": "gates_changed", "closed": sorted(closed)},
+    def _check_known(self, task_type: str, what: str) -> None:
+        if task_type not in self._known:
+            raise SettingsError(
+                f"{what} {task_type!r}, for which there is no handler; known are "
+                f"{', '.join(sorted(self._known)) or 'none'}"
             )
-        self._closed = closed
-
-    def _is_open(self, task_type: str) -> bool:
-        try:
-            return bool(self._gates[task_type]())
-        except Exception:  # noqa: BLE001  # a gate that fails is shut
-            if task_type not in self._closed:  # said once, not at every claim
-                _log.exception(
-                    "the gate of %s failed; its tasks wait until it answers",
-                    task_type,
-                    extra={"event": "gate_failed", "task_type": task_type},
-                )
-            return False
 
 
 def _limits(registry: HandlerRegistry, given: Mapping[str, int]) -> dict[str, int]:

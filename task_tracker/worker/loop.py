@@ -1,7 +1,8 @@
 """The claim loop: while a slot is free, take the next task; when there is none, wait for a hint or a while.
 
-Owns when the store is asked. Runs on the worker's event loop, so that nothing more is claimed while a handler
-blocks it: others may take those tasks. Refuses to know what is done with a claimed task.
+Owns when the store is asked, and what was claimed until it is started. Runs on the worker's event loop, so that nothing
+more is claimed while a handler blocks it: others may take those tasks, and what was just claimed is given back to them.
+Refuses to know what is done with a claimed task.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from task_tracker.clock import Clock
 from task_tracker.duty import Duty
-from task_tracker.errors import SettingsError, StoreUnavailable
+from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.wakeups import WakeUp
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.heartbeat import Heartbeats
-from task_tracker.worker.limits import Limits
+from task_tracker.worker.limits import Kind, Limits
 from task_tracker.worker.readiness import StoreHealth
 from task_tracker.worker.slots import Slots
 
-__all__ = ["ClaimLoop", "Claimer", "Listener", "Pauses"]
+__all__ = ["ClaimLoop", "Claimer", "Listener", "Pauses", "outage_pauses"]
 
 _log = logging.getLogger("task_tracker")
 
@@ -31,6 +33,8 @@ _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
 _LISTEN_SECONDS: Final = 60.0
 _INTERRUPT_SECONDS: Final = 0.02
+_TURNS_TO_BEGIN: Final = 2
+"""Of the loop: one for the attempt, one for the handler."""
 
 Claimed = tuple[Lease, Stored]
 
@@ -39,11 +43,6 @@ class Pauses:
     """Pauses that double from ``shortest_seconds`` to ``longest_seconds``, jittered."""
 
     def __init__(self, clock: Clock, shortest_seconds: float, longest_seconds: float) -> None:
-        if not 0 < shortest_seconds <= longest_seconds:
-            raise SettingsError(
-                f"poll_seconds is ({shortest_seconds!r}, {longest_seconds!r}); give the shortest and the longest "
-                "pause, more than 0 seconds each"
-            )
         self._clock = clock
         self._shortest = shortest_seconds
         self._longest = longest_seconds
@@ -60,6 +59,11 @@ class Pauses:
         return self._clock.jitter(pause)
 
 
+def outage_pauses(clock: Clock) -> Pauses:
+    """Return the pauses between two questions to a store that does not answer."""
+    return Pauses(clock, _FIRST_OUTAGE_SECONDS, _LONGEST_OUTAGE_SECONDS)
+
+
 class Batch(NamedTuple):
     """What one visit to the store brought. ``error``: why there is not more."""
 
@@ -68,7 +72,11 @@ class Batch(NamedTuple):
 
 
 class Claimer:
-    """Claims for one worker. What it returns is renewed already."""
+    """Claims for one worker. What it returns is renewed already.
+
+    ``beyond_limits``: how many handlers of a type go on here although their attempts are over. The store counts them no
+    more, so that they are taken off the limit of their type here.
+    """
 
     def __init__(
         self,
@@ -77,8 +85,10 @@ class Claimer:
         heartbeats: Heartbeats,
         clock: Clock,
         holder: Callable[[], str],
+        beyond_limits: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._store = store
+        self._beyond_limits = beyond_limits
         self._limits = limits
         self._heartbeats = heartbeats
         self._clock = clock
@@ -98,13 +108,11 @@ class Claimer:
         return Batch(claimed)
 
     def _claim_one(self) -> Claimed | None:
-        kinds = self._limits.claimable()
+        kinds, limits = self._claimable()
         if not kinds:
             return None
         asked_at = self._clock.monotonic()
-        claimed = self._store.claim(
-            holder=self._holder(), task_types=kinds, max_running=self._limits.max_running or None
-        )
+        claimed = self._store.claim(holder=self._holder(), task_types=kinds, max_running=limits or None)
         if claimed is None:
             return None
         lease, stored = claimed
@@ -117,11 +125,26 @@ class Claimer:
             ) from error
         return claimed
 
+    def _claimable(self) -> tuple[Sequence[Kind], Mapping[str, int]]:
+        """Return the kinds that may be claimed now, and the limits under which."""
+        if self._heartbeats.is_stuck:
+            return (), {}  # it would be lost in the middle of the work
+        kinds, limits = self._limits.claimable(), self._limits.max_running
+        beyond = self._beyond_limits() if limits else {}
+        if not beyond:
+            return kinds, limits
+        limits = {task_type: most - beyond.get(task_type, 0) for task_type, most in limits.items()}
+        return (
+            [kind for kind in kinds if limits.get(kind[0], 1) > 0],
+            {task_type: most for task_type, most in limits.items() if most > 0},
+        )
+
 
 class ClaimLoop:
     """Fills free slots until it is stopped. ``start`` is given what was claimed, each with its slot taken.
 
-    ``refuse`` is awaited for what was claimed when it was told to stop already.
+    ``refuse`` is awaited for what was claimed when it was told to stop already; ``give_back`` is called, in whatever
+    thread, for what cannot be started since the loop is blocked.
     """
 
     def __init__(
@@ -135,21 +158,40 @@ class ClaimLoop:
         *,
         start: Callable[[Lease, Stored], object],
         refuse: Callable[[Lease, Stored], Awaitable[None]],
+        give_back: Callable[[Lease, Stored], None],
     ) -> None:
         self._claimer = claimer
         self._slots = slots
         self._calls = calls
         self._health = health
         self._pauses = pauses
-        self._outage = Pauses(clock, _FIRST_OUTAGE_SECONDS, _LONGEST_OUTAGE_SECONDS)
+        self._clock = clock
+        self._outage = outage_pauses(clock)
         self._start = start
         self._refuse = refuse
+        self._give_back = give_back
+        self._unstarted: deque[Claimed] = deque()
+        self._claims_under_way: dict[object, float] = {}
         self._news = asyncio.Event()
         self._stopping = False
+
+    @property
+    def claiming_seconds(self) -> float:
+        """For how long the oldest claim that is under way has been so; 0 between claims. From any thread."""
+        began_at = min(list(self._claims_under_way.values()), default=None)
+        return 0.0 if began_at is None else self._clock.monotonic() - began_at
 
     def look(self) -> None:
         """Have it look for work now: a task may wait, a slot may be free. On the loop's thread."""
         self._news.set()
+
+    async def news(self) -> None:
+        """Return once it was told to look, or to stop, since this returned last."""
+        await self._news.wait()
+        await asyncio.sleep(
+            0
+        )  # attempts often end several at once, and what was claimed for all of them is one call
+        self._news.clear()
 
     def stop(self) -> None:
         """Claim nothing more; :meth:`run` returns once a claim that is under way has come back."""
@@ -180,23 +222,64 @@ class ClaimLoop:
 
     async def fill(self, free: int) -> Batch:
         """Claim up to ``free`` tasks and start them."""
-        batch = await self._calls.make(lambda: self._claimer.claim(free))
+        batch = await self._ask(free)
+        while (claimed := self._next_unstarted()) is not None:
+            if self._stopping:
+                await self._refuse(*claimed)
+            else:
+                self._slots.take()
+                self._start(*claimed)
+                # One after the other: a handler that blocks the loop as it begins must not have the others behind it.
+                for _ in range(_TURNS_TO_BEGIN if self._unstarted else 0):
+                    await asyncio.sleep(0)
+        return batch
+
+    async def one(self) -> Batch:
+        """Claim one for whoever starts it himself and has taken a slot for it. Raises NoThread."""
+        batch = await self._ask(1)
+        claimed = self._next_unstarted()  # unless it was given back because the loop did not run
+        return Batch([] if claimed is None else [claimed], batch.error)
+
+    def blocked(self) -> None:
+        """Give back what was claimed and is not started: the loop does not run. From any thread."""
+        while (claimed := self._next_unstarted()) is not None:
+            self._give_back(*claimed)
+            task_id = claimed[0].key.task_id
+            _log.warning(
+                "task %s was claimed and cannot begin while the event loop is blocked; it is given back",
+                task_id,
+                extra={"event": "given_back", "task_id": task_id},
+            )
+
+    async def _ask(self, most: int) -> Batch:
+        claim = object()
+        self._claims_under_way[claim] = self._clock.monotonic()
+        try:
+            batch = await self._calls.make(lambda: self._claim(most))
+        finally:
+            del self._claims_under_way[claim]
         if batch.error is not None:
             self._trouble(batch.error)
         else:
-            self._health.answered()
-        for lease, stored in batch.claimed:
-            if self._stopping:
-                await self._refuse(lease, stored)
-            else:
-                self._slots.take()
-                self._start(lease, stored)
+            self._health.answered("claiming")
         return batch
+
+    def _claim(self, most: int) -> Batch:
+        batch = self._claimer.claim(most)
+        self._unstarted.extend(batch.claimed)
+        return batch
+
+    def _next_unstarted(self) -> Claimed | None:
+        """Return the next one to whoever asks: whose thread gets it has it."""
+        try:
+            return self._unstarted.popleft()
+        except IndexError:
+            return None
 
     def _trouble(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable):
             _log.error("claiming failed; it goes on", exc_info=error, extra={"event": "claim_failed"})
-        self._health.away(error)
+        self._health.away("claiming", error)
 
     async def _stopped(self) -> None:
         while not self._stopping:

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from task_tracker.codec import check_text, encode_value
 from task_tracker.records import JSON_NULL
 from task_tracker.redaction import clean_text, redact_error
+from task_tracker.worker.excerpts import shortened
 
 __all__ = [
     "Cancelled",
@@ -34,9 +35,11 @@ __all__ = [
     "Stop",
     "StopReason",
     "TimedOut",
+    "error_text",
     "judged",
 ]
 
+LONGEST_CODE: Final = 100
 _NO_MESSAGE: Final = "failed without a message"
 
 
@@ -60,12 +63,15 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raised or returned: failed for good, whatever attempts are left. ``code`` is what programs look at."""
+    """Raised or returned: failed for good, whatever attempts are left.
+
+    ``code`` is what programs look at: 100 characters at most, what is longer is cut, and credentials are masked.
+    """
 
     def __init__(self, error: object, code: str | None = None) -> None:
         super().__init__(error)
         self.error = error
-        self.code = None if code is None else clean_text(str(code))
+        self.code = None if code is None else shortened(clean_text(str(code)), LONGEST_CODE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,22 +82,6 @@ class Result:
     resource_id: str | None = None
 
 
-class Stop(BaseException):
-    """Raised in a handler that is to stop. Like ``CancelledError`` it passes by ``except Exception``."""
-
-
-class Cancelled(Stop):
-    """Somebody wants the task cancelled."""
-
-
-class OutOfTime(Stop):
-    """The attempt has taken longer than it may."""
-
-
-class ShuttingDown(Stop):
-    """The worker ends."""
-
-
 class StopReason(Enum):
     """Why a handler was told to stop."""
 
@@ -99,6 +89,33 @@ class StopReason(Enum):
     TIMEOUT = "timeout"
     SHUTDOWN = "shutdown"
     LOST = "lost"
+
+
+class Stop(BaseException):
+    """Raised in a handler that is to stop. Like ``CancelledError`` it passes by ``except Exception``.
+
+    Believed only of a handler that was told so: raised by itself it is a failure like others.
+    """
+
+    reason: ClassVar[StopReason | None] = None
+
+
+class Cancelled(Stop):
+    """Somebody wants the task cancelled."""
+
+    reason = StopReason.CANCEL
+
+
+class OutOfTime(Stop):
+    """The attempt has taken longer than it may."""
+
+    reason = StopReason.TIMEOUT
+
+
+class ShuttingDown(Stop):
+    """The worker ends."""
+
+    reason = StopReason.SHUTDOWN
 
 
 # ---- how attempts end --------------------------------------------------------------------------------
@@ -151,10 +168,16 @@ class TimedOut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The worker was shut down. ``began``: handler code has run."""
+    """The worker was shut down, or could not begin. It does not use up an attempt.
+
+    ``began``: handler code has run. ``ended``: none runs any more. ``after``: not to be tried again for so many
+    seconds.
+    """
 
     name: ClassVar[str] = "interrupted"
     began: bool = True
+    ended: bool = True
+    after: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,43 +214,53 @@ class LeftBehind:
     """It was told to stop and goes on; nobody waits for it any more."""
 
 
-def judged(did: Returned | Raised | LeftBehind, reason: StopReason | None, timeout_seconds: float) -> Outcome:
+def judged(
+    did: Returned | Raised | LeftBehind,
+    reason: StopReason | None,
+    timeout_seconds: float,
+    *,
+    seen: StopReason | None = None,
+) -> Outcome:
     """Return the outcome of an attempt whose handler ``did`` this and was told to stop for ``reason``, or was not.
 
     A handler that returns has done its work, unless it is out of time or has lost its lease. ``Fail`` is believed
-    whenever it comes. Whatever else is raised by one that was told to stop is how it stopped.
+    whenever it comes. Whatever else is raised by one that was told to stop is how it stopped. ``seen`` is what its
+    signal says: a thread may have looked there before the loop told it, and raised accordingly.
     """
+    error = _leaf(did.error) if isinstance(did, Raised) else None
+    if reason is None and isinstance(error, Stop) and error.reason is seen:
+        reason = seen
     if reason is StopReason.LOST:
         return Lost("the lease was lost while the handler ran")
     if reason is StopReason.TIMEOUT:
         return TimedOut(timeout_seconds)
     if isinstance(did, Returned):
         said = did.value
-        return _judged_error(said, reason, timeout_seconds) if isinstance(said, Retry | Fail) else _done(said)
+        return _judged_error(said, reason) if isinstance(said, Retry | Fail) else _done(said)
     if isinstance(did, LeftBehind):
-        return Interrupted()
+        return Interrupted(ended=False)
     if not did.began:
         return CancelledOutcome() if reason is StopReason.CANCEL else Interrupted(began=False)
-    return _judged_error(_leaf(did.error), reason, timeout_seconds)
+    return _judged_error(_leaf(did.error), reason)
 
 
-def _judged_error(error: BaseException, reason: StopReason | None, timeout_seconds: float) -> Outcome:
+def _judged_error(error: BaseException, reason: StopReason | None) -> Outcome:
     if isinstance(error, Fail):
-        return Failed(_text(error.error), error.code)
-    # A thread may have seen the wish before the loop told of it: the wish is then in what it raised.
-    if reason is StopReason.CANCEL or isinstance(error, Cancelled):
+        return Failed(error_text(error.error), error.code)
+    if reason is StopReason.CANCEL:
         return CancelledOutcome()
-    if reason is StopReason.SHUTDOWN or isinstance(error, ShuttingDown):
+    if reason is StopReason.SHUTDOWN:
         return Interrupted()
-    if isinstance(error, OutOfTime):
-        return TimedOut(timeout_seconds)
     if isinstance(error, Retry):
-        return Failed(_text(error.reason), may_retry=True, after=error.after)
+        return Failed(error_text(error.reason), may_retry=True, after=error.after)
+    if isinstance(error, Stop):
+        said = f"the handler raised {type(error).__name__} although nobody had told it to stop; raise Retry or Fail"
+        return Failed(said, "unasked_stop", may_retry=True)
     if isinstance(error, asyncio.CancelledError):
         return Failed(
             "something that the handler waited for was cancelled", "cancelled_within", may_retry=True
         )
-    return Failed(_text(error), may_retry=True)
+    return Failed(error_text(error), may_retry=True)
 
 
 def _done(value: object) -> Outcome:
@@ -235,8 +268,8 @@ def _done(value: object) -> Outcome:
     try:
         resource = None if result.resource_id is None else check_text(result.resource_id, "resource_id")
         return Done(encode_value(result.value, "result"), resource)
-    except Exception as error:  # noqa: BLE001  # whatever a value does when it is looked at
-        return Failed(_text(error), "unserializable_result")
+    except BaseException as error:  # noqa: BLE001  # whatever a value does when it is looked at
+        return Failed(error_text(error), "unserializable_result")
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -251,5 +284,9 @@ def _leaf(error: BaseException) -> BaseException:
     return leaves[0]
 
 
-def _text(error: object) -> str:
-    return (redact_error(error) if error is not None else "") or _NO_MESSAGE
+def error_text(error: object) -> str:
+    """Return what may be kept of an error of users' code, whatever looking at it does."""
+    try:
+        return (redact_error(error) if error is not None else "") or _NO_MESSAGE
+    except BaseException as problem:  # noqa: BLE001  # a __str__ that calls sys.exit() must not end the worker
+        return f"{type(error).__name__} (no text: its __str__ raised {type(problem).__name__})"

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import sys
 import threading
 import traceback
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from task_tracker.clock import Clock
+from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.duty import Duty
 from task_tracker.errors import TaskTrackerError
 from task_tracker.worker.hooks import Hooks
@@ -47,16 +48,23 @@ class WorkerStatus:
     state: str
     """``new``, ``working``, ``draining`` or ``stopped``."""
     ready: bool
-    """It works, its loop runs, its heartbeats are in time, the store answers, and every fact says so."""
+    """It works, its loop runs, its heartbeats are in time, no attempt has lost its lease, the store answers, not all
+    slots are taken by handlers that were told to stop and go on, and every fact says so."""
     slots: int
     running: int = 0
+    lingering: int = 0
+    """Handlers that go on although their attempts are over; each takes a slot until it ends."""
+    without_lease: int = 0
+    """Attempts that have lost their lease, and were told to stop: others may work on the same tasks."""
     oldest_running_seconds: float = 0.0
     """Of this worker's own attempts."""
     last_heartbeat_seconds: float | None = None
-    """None while nothing is held."""
+    """How long ago all leases were renewed, or the oldest of them was claimed; None while nothing is held."""
     blocked_loop_seconds: float = 0.0
     store_away_seconds: float = 0.0
-    """How long the store has not answered; 0 while it does."""
+    """For how long claiming or rescuing has had no answer from the store; 0 while both have."""
+    claiming_seconds: float = 0.0
+    """How long a claim has been under way; 0 between claims. One that hangs makes it not ready."""
     rescuing_seconds: float = 0.0
     """How long the rescuer's pass has been under way; 0 between passes. One that hangs makes it not ready."""
     backlog: int | None = None
@@ -67,6 +75,9 @@ class WorkerStatus:
     counted_seconds: float | None = None
     """How long ago the four above were counted."""
     paused: tuple[str, ...] = ()
+    """Types that this worker was told to leave alone."""
+    paused_everywhere: tuple[str, ...] = ()
+    """Types that no worker claims, as they were known a few seconds ago."""
     gated: tuple[str, ...] = ()
     unknown_kinds: tuple[tuple[str, int], ...] = ()
     """Kinds of tasks that wait and that this worker has no handler for."""
@@ -74,9 +85,9 @@ class WorkerStatus:
 
 
 class Facts:
-    """What was reported, by name. Thread-safe."""
+    """What was reported, by name. Thread-safe. Of a worker's own, or of a server's that has none."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._facts: dict[str, tuple[bool, str, float, float]] = {}
@@ -105,51 +116,69 @@ class Facts:
 
 
 class StoreHealth:
-    """Whether the store answers, as those who ask it tell. Says once when that changes. Thread-safe."""
+    """Whether the store answers, as those who ask it tell, each for himself: claims may fail while all else works.
+
+    Says once when that changes. Thread-safe.
+    """
 
     def __init__(self, clock: Clock, hooks: Hooks) -> None:
         self._clock = clock
         self._hooks = hooks
         self._lock = threading.Lock()
-        self._away_since: float | None = None
+        self._away_since: dict[str, float] = {}
 
     @property
     def away_seconds(self) -> float:
-        """How long it has not answered; 0 while it does."""
-        since = self._away_since
+        """How long somebody has had no answer; 0 while all have."""
+        since = min(list(self._away_since.values()), default=None)
         return 0.0 if since is None else max(0.0, self._clock.monotonic() - since)
 
-    def away(self, error: Exception) -> None:
-        """Take note that it did not answer."""
+    def away(self, who: str, error: Exception) -> None:
+        """Take note that it did not answer ``who``."""
         with self._lock:
-            if self._away_since is not None:
-                return
-            self._away_since = self._clock.monotonic()
+            was_well = not self._away_since
+            self._away_since.setdefault(who, self._clock.monotonic())
+        if not was_well:
+            return
         _log.warning(
-            "the store does not answer; the worker goes on asking, and goes on with what it holds: %s",
+            "the store does not answer (%s); the worker goes on asking, and goes on with what it holds: %s",
+            who,
             error,
             exc_info=None if isinstance(error, TaskTrackerError) else error,
-            extra={"event": "store_away"},
+            extra={"event": "store_away", "who": who},
         )
         self._hooks.tell("store_away", error=str(error))
 
-    def answered(self) -> None:
+    def answered(self, who: str) -> None:
         """Take note that it did."""
-        if self._away_since is None:
+        if who not in self._away_since:
             return
         with self._lock:
-            since, self._away_since = self._away_since, None
-        if since is not None:
-            seconds = self._clock.monotonic() - since
+            seconds = self.away_seconds
+            is_back = self._away_since.pop(who, None) is not None and not self._away_since
+        if is_back:
             _log.info("the store answers again after %.0f s", seconds, extra={"event": "store_back"})
             self._hooks.tell("store_back", seconds=seconds)
 
 
 class LoopWatch(Duty):
-    """Watches from a thread whether ``loop`` runs, and says where it is stuck if it does not."""
+    """Watches from a thread whether ``loop`` runs, and says where it is stuck if it does not.
 
-    def __init__(self, loop: AbstractEventLoop, clock: Clock, hooks: Hooks) -> None:
+    ``on_blocked`` is called then, and at every look for as long as that lasts. ``deadlines`` is called at each look:
+    it returns in how many seconds there has to be another one.
+    """
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        hooks: Hooks,
+        on_blocked: Callable[[], None] = lambda: None,
+        deadlines: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         super().__init__("loop watch", clock)
+        self._deadlines = deadlines
+        self._on_blocked = on_blocked
         self._loop = loop
         self._loop_thread = threading.get_ident()
         self._hooks = hooks
@@ -178,6 +207,10 @@ class LoopWatch(Duty):
                 return None  # it is closed
         else:
             self._look()
+        return min(BLOCKED_SECONDS / _LOOKS_PER_LIMIT, self._deadlines())
+
+    def on_error(self) -> float:
+        """Go on as if nothing had been."""
         return BLOCKED_SECONDS / _LOOKS_PER_LIMIT
 
     def _answer(self) -> None:
@@ -185,12 +218,15 @@ class LoopWatch(Duty):
 
     def _look(self) -> None:
         seconds = self.blocked_seconds
+        if self._is_told and not self._answered:
+            self._on_blocked()  # again and again: a claim may have been under way
         if not seconds or self._is_told:
             return
         if not self._is_suspected:
             self._is_suspected = True  # a whole process that was frozen finds its loop alive at the next look
             return
         self._is_told = True
+        self._on_blocked()
         where = self._where()
         _log.warning(
             "the event loop has not run for %.1f s, something blocks it at %s; heartbeats go on, but no cancel or "

@@ -9,27 +9,30 @@ Any number of workers may do this at once: of two that take the same task one lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
+from task_tracker.call_threads import Share
 from task_tracker.clock import Clock
 from task_tracker.errors import InvalidTransition, LeaseHeld, LeaseLost, StoreUnavailable, TaskNotFound
 from task_tracker.handlers import Handler, HandlerRegistry
-from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Expired, Lease, LeaseStore, Stored, Workload
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.executor import Ended
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Kind
+from task_tracker.worker.loop import outage_pauses
 from task_tracker.worker.outcomes import CancelledOutcome, Failed, Outcome, RetryAt
 from task_tracker.worker.readiness import StoreHealth
-from task_tracker.worker.retrying import attempts_allowed, may_retry, retry_at
+from task_tracker.worker.retrying import attempts_allowed, attempts_used, may_retry, retry_at
 
-__all__ = ["Rescued", "Rescuer", "judged_loss"]
+__all__ = ["RESCUE_THREADS", "Rescued", "Rescuer", "judged_loss"]
 
 _log = logging.getLogger("task_tracker")
 
@@ -37,12 +40,26 @@ Settle = Callable[[Lease, Stored, Outcome], Awaitable[Ended]]
 
 BATCH: Final = 1000
 _AT_ONCE: Final = 4
-"""Tasks that are settled at the same time: an ``on_failure`` that hangs holds up its own only."""
+"""Tasks that a pass settles at the same time."""
+_PATIENCE_SECONDS: Final = 5.0
+"""How long a pass of the background waits for one of them. What takes longer goes on beside the passes that follow."""
+_MOST_UNDER_WAY: Final = 16
+"""Of those; while there are so many none is begun."""
+_ITEMS: Final = Share("tasks that are taken over", _AT_ONCE)
+"""Of the threads; others are left for what a pass asks beside that."""
+RESCUE_THREADS: Final = _AT_ONCE + 2
 _UNTIMED_PAUSE_SECONDS: Final = 60.0
 _LOOK_FOR_STRANGERS_SECONDS: Final = 60.0
 _ERRORS_TOLD: Final = 3
 
 LOST: Final = "the process that worked on it stopped"
+
+
+class _Item(NamedTuple):
+    """A task that is being settled, and since when by the monotonic clock."""
+
+    task: asyncio.Task[str]
+    since: float
 
 
 class Rescued(NamedTuple):
@@ -66,11 +83,13 @@ def judged_loss(
 ) -> Outcome:
     """Return what becomes of a task whose holder has stopped after so many ``attempts``."""
     if cancel_requested or record.status is TaskStatus.CANCELLING:
-        return CancelledOutcome()
+        # What may not be cancelled is not, and cannot be tried again either: stores cancel what is given back then.
+        return CancelledOutcome() if handler.cancellable else Failed(LOST, "holder_lost")
     if may_retry(handler, record, attempts):
-        return RetryAt(retry_at(handler, attempts, clock), LOST, "holder_lost")
+        return RetryAt(retry_at(handler, attempts_used(record, attempts), clock), LOST, "holder_lost")
     if attempts_allowed(handler, record) > 1:
-        return Failed(f"{LOST}, and so did the others that tried: {attempts} attempts", "crash_loop")
+        used = attempts_used(record, attempts)
+        return Failed(f"{LOST}, in the last of {used} attempts", "crash_loop")
     return Failed(LOST, "holder_lost")
 
 
@@ -99,10 +118,12 @@ class Rescuer:
         self._clock = clock
         self._holder = holder
         self._settle = settle
+        self._outage = outage_pauses(clock)
         self._stopping = asyncio.Event()
         self._look_for_strangers_at = -math.inf
         self._waiting_strangers: Counter[Kind] = Counter()
         self._reported: set[Kind] = set()
+        self._under_way: dict[TaskKey, _Item] = {}
         self._began_at: float | None = None
         self._counted_at: float | None = None
         self.strangers: tuple[Kind, ...] = ()
@@ -117,8 +138,12 @@ class Rescuer:
 
     @property
     def under_way_seconds(self) -> float:
-        """For how long the pass that is under way has been so; 0 between passes."""
-        return 0.0 if self._began_at is None else self._clock.monotonic() - self._began_at
+        """For how long the pass that is under way has been so, or what keeps passes from beginning anything; else 0."""
+        items = list(self._under_way.values())
+        since = [item.since for item in items] if len(items) >= _MOST_UNDER_WAY else []
+        if self._began_at is not None:
+            since.append(self._began_at)
+        return self._clock.monotonic() - min(since) if since else 0.0
 
     def stop(self) -> None:
         """Begin nothing more; :meth:`run` returns when what it has begun is settled."""
@@ -126,29 +151,44 @@ class Rescuer:
 
     async def run(self) -> None:
         """Make passes until told to stop. Survives whatever the store does."""
+        heartbeat = self._store.heartbeat_seconds
+        period = _UNTIMED_PAUSE_SECONDS if math.isinf(heartbeat) else heartbeat
         while not self._stopping.is_set():
+            pause = self._clock.jitter(period)
             try:
-                await self.rescue()
-            except StoreUnavailable as error:
-                self._health.away(error)
-            except Exception:  # noqa: BLE001  # logged; the next pass tries again
-                _log.exception("a pass of the rescuer failed; it goes on", extra={"event": "rescue_failed"})
-            heartbeat = self._store.heartbeat_seconds
-            pause = self._clock.jitter(_UNTIMED_PAUSE_SECONDS if math.isinf(heartbeat) else heartbeat)
-            try:
+                await self.rescue(_PATIENCE_SECONDS)
+            except Exception as error:  # noqa: BLE001  # logged; the next pass tries again
+                if not isinstance(error, StoreUnavailable):
+                    _log.exception(
+                        "a pass of the rescuer failed; it goes on", extra={"event": "rescue_pass_failed"}
+                    )
+                self._health.away("rescuing", error)
+                pause = min(pause, self._outage.next())
+            else:
+                self._outage.restart()
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
-            except TimeoutError:
-                continue
+        if self._under_way:
+            await asyncio.wait(self.under_way)
 
-    async def rescue(self) -> Rescued:
-        """Make one pass and say what it did. Raises StoreUnavailable if the store cannot be asked."""
+    async def rescue(self, patience_seconds: float | None = None) -> Rescued:
+        """Make one pass and say what it did. Raises StoreUnavailable if the store cannot be asked.
+
+        A task that is not settled after ``patience_seconds`` goes on beside this pass and those that follow, which
+        leave it alone; None waits for all.
+        """
         self._began_at = self._clock.monotonic()
         try:
-            return await self._pass()
+            return await self._pass(patience_seconds)
         finally:
             self._began_at = None
 
-    async def _pass(self) -> Rescued:
+    @property
+    def under_way(self) -> set[asyncio.Task[str]]:
+        """What is being settled."""
+        return {item.task for item in self._under_way.values()}
+
+    async def _pass(self, patience: float | None) -> Rescued:
         tally: Counter[str] = Counter()
         while not self._stopping.is_set():
             recovered = await self._calls.make(lambda: self._store.recover(limit=BATCH))
@@ -159,15 +199,15 @@ class Rescuer:
         limit = BATCH
         while not self._stopping.is_set():
             batch = await self._ask_expired(limit)
-            left = await self._rescue_batch(batch, tally, strangers)
-            if len(batch) < limit or left == len(batch):
+            left = await self._rescue_batch(batch, tally, strangers, patience)
+            if len(batch) < limit or left == len(batch) or len(self._under_way) >= _MOST_UNDER_WAY:
                 break
             limit = left + BATCH
         if not self._stopping.is_set():
             await self._look_for_strangers(strangers)
             self.workload = await self._calls.make(self._store.workload)
             self._counted_at = self._clock.monotonic()
-        self._health.answered()
+        self._health.answered("rescuing")
         tally["left"] = sum(strangers.values())
         return Rescued(**{name: tally[name] for name in Rescued._fields})
 
@@ -175,7 +215,7 @@ class Rescuer:
         return await self._calls.make(lambda: self._store.expired(limit=limit))
 
     async def _rescue_batch(
-        self, batch: Sequence[Expired], tally: Counter[str], strangers: Counter[Kind]
+        self, batch: Sequence[Expired], tally: Counter[str], strangers: Counter[Kind], patience: float | None
     ) -> int:
         """Settle what can be settled; return how many are as they were."""
         strangers.clear()  # the batch holds everything that was left before
@@ -185,9 +225,9 @@ class Rescuer:
         async def work_off() -> None:
             nonlocal left
             for expired in waiting:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or len(self._under_way) >= _MOST_UNDER_WAY:
                     return
-                word = await self._rescue(expired, strangers)
+                word = await self._attend(expired, strangers, patience)
                 if word in ("left", "errors"):
                     left += 1
                 if word != "left":
@@ -200,9 +240,34 @@ class Rescuer:
             _log.warning(
                 "%d tasks could not be settled in this pass; the next one tries again",
                 tally["errors"],
-                extra={"event": "rescue_failed"},
+                extra={"event": "rescue_incomplete"},
             )
         return left
+
+    async def _attend(self, expired: Expired, strangers: Counter[Kind], patience: float | None) -> str:
+        """Settle one, or see it begun; return a word for what came of it."""
+        key = expired.record.key
+        if key in self._under_way:
+            return "left"
+        task = asyncio.get_running_loop().create_task(
+            self._rescue(expired, strangers), name=f"rescuing {key.task_id}"
+        )
+        self._under_way[key] = _Item(task, self._clock.monotonic())
+        task.add_done_callback(lambda _: self._under_way.pop(key))
+        try:
+            await asyncio.wait({task}, timeout=patience)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        _log.warning(
+            "task %s is not settled after %g s; that goes on, and the others are seen to",
+            key.task_id,
+            patience,
+            extra={"event": "rescue_slow", "task_id": key.task_id},
+        )
+        return "left"
 
     async def _rescue(self, expired: Expired, strangers: Counter[Kind]) -> str:
         """Settle one; return a word for what came of it."""
@@ -229,7 +294,7 @@ class Rescuer:
     async def _take(self, expired: Expired, handler: Handler) -> str:
         asked_at = self._clock.monotonic()
         taken = await self._calls.make(
-            lambda: self._store.take_over(expired, holder=self._holder(), count_attempt=False)
+            lambda: self._store.take_over(expired, holder=self._holder(), count_attempt=False), _ITEMS
         )
         if taken is None:
             return "left"

@@ -1,6 +1,7 @@
 """What the handlers of a worker share: clients, models, pools. Built once, when it is first asked for.
 
-Owns the building and the closing. Refuses to know what is built. Belongs to one event loop, the worker's.
+Owns the building and the closing, and how long they may take. Refuses to know what is built. Belongs to one event
+loop, the worker's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from task_tracker.call_threads import Share
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.worker.calls import Calls, look_at
 from task_tracker.worker.running import is_async
@@ -21,6 +23,7 @@ _log = logging.getLogger("task_tracker")
 
 _CLOSERS: Final = ("aclose", "close", "shutdown")
 """How things are closed: the first of these that one has is called, without arguments."""
+BUILD_SECONDS: Final = 600.0
 CLOSE_SECONDS: Final = 10.0
 _THREADS: Final = 4
 
@@ -29,14 +32,24 @@ class Resources:
     """By name, from the factories of ``registry``.
 
     However many ask at once, there is one build; all of them get what comes of it, also if it fails. Whoever asks
-    after a failure starts another build. Sync factories run on a thread.
+    after a failure starts another build. Sync factories run on a thread. A build that takes longer than
+    ``build_seconds`` has failed, with TimeoutError; a thread in which it hangs is not waited for, and keeps others of
+    the same name from being built until it ends.
     """
 
-    def __init__(self, registry: HandlerRegistry, *, close_seconds: float = CLOSE_SECONDS) -> None:
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        *,
+        build_seconds: float = BUILD_SECONDS,
+        close_seconds: float = CLOSE_SECONDS,
+    ) -> None:
         self._registry = registry
+        self._build_seconds = build_seconds
         self._close_seconds = close_seconds
         self._builds: dict[str, asyncio.Task[Any]] = {}
-        self._calls = Calls(_THREADS)
+        # One for each that may hang while it is built, and one for each that may hang while it is closed.
+        self._calls = Calls(max(_THREADS, 2 * len(registry.resources())))
         self._is_closed = False
 
     async def get(self, name: str) -> Any:
@@ -69,10 +82,32 @@ class Resources:
         self._calls.end()
 
     async def _build(self, name: str) -> Any:
-        factory = await self._calls.make(lambda: self._registry.factory(name))  # it may have to be imported
+        limit = asyncio.timeout(self._build_seconds)
+        try:
+            async with limit:
+                return await self._made(name)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # its factory's own
+            raise TimeoutError(
+                f"resource {name!r} was not built within {self._build_seconds:g} seconds"
+            ) from error
+        except (SystemExit, KeyboardInterrupt) as error:  # these would end the loop
+            raise RuntimeError(f"the factory of resource {name!r} raised {error!r}") from error
+        except asyncio.CancelledError as error:
+            if self._is_closed:
+                raise
+            # Whoever asked was not cancelled, and must not look as if.
+            raise RuntimeError(f"the build of resource {name!r} was cancelled by its factory") from error
+
+    async def _made(self, name: str) -> Any:
+        share = Share(name, 1)
+        factory = await self._calls.make(
+            lambda: self._registry.factory(name), share
+        )  # it may have to be imported
         if is_async(factory):
             return await factory()
-        made = await self._calls.make(lambda: _made(factory))
+        made = await self._calls.make(lambda: _called(factory), share)
         return await made if inspect.isawaitable(made) else made
 
     def _forget_failed(self, name: str, build: asyncio.Task[Any]) -> None:
@@ -97,7 +132,7 @@ class Resources:
             )
 
 
-def _made(factory: Callable[[], Any]) -> Any:
+def _called(factory: Callable[[], Any]) -> Any:
     try:
         return factory()
     except StopIteration as error:

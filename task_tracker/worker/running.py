@@ -66,24 +66,23 @@ class CoroutineRun(HandlerRun):
         """Cancel the coroutine where it waits."""
         self._task.cancel()
 
-    async def _run(self, function: Callable[[], Any]) -> Did:
+    async def _run(self, function: Callable[[], Any]) -> None:
         self._is_started = True
+        did: Did
         try:
-            return Returned(await function())
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() too
-            return Raised(error)
+            did = Returned(await function())
+        except GeneratorExit:
+            raise  # it never ended, and is thrown away after its loop
+        except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() and KeyboardInterrupt too
+            did = Raised(error)
+        self.ended.set_result(did)
 
-    def _note_end(self, task: asyncio.Task[Did]) -> None:
-        if self.ended.done():
-            return
-        if task.cancelled():
-            self.ended.set_result(Raised(asyncio.CancelledError(), began=self._is_started))
-        elif (error := task.exception()) is not None:
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Take note of what did not come that far: it was cancelled before it began."""
+        if not self.ended.done():
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            assert error is not None, "what returns says what it did"
             self.ended.set_result(Raised(error, began=self._is_started))
-        else:
-            self.ended.set_result(task.result())
 
 
 class ThreadRun(HandlerRun):

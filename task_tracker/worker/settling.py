@@ -5,7 +5,7 @@ Owns the table of endings. Pure functions; refuses to read clocks or to write.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from task_tracker import transitions
 from task_tracker.access import Step
@@ -21,8 +21,12 @@ from task_tracker.worker.outcomes import (
     RetryAt,
     TimedOut,
 )
+from task_tracker.worker.retrying import uncounted
 
 __all__ = ["Ending", "ending_of", "under_wish"]
+
+
+_INTERRUPTED: Final = "its worker was shut down before it had ended"
 
 
 class Ending(NamedTuple):
@@ -36,11 +40,20 @@ class Ending(NamedTuple):
     error_code: str | None = None
 
 
-def under_wish(outcome: Outcome, *, cancel_requested: bool) -> Outcome:
-    """Return ``outcome``; of a task that somebody wants cancelled, no other attempt follows."""
-    if cancel_requested and isinstance(outcome, RetryAt | Interrupted):
-        return CancelledOutcome()
-    return outcome
+def under_wish(outcome: Outcome, handler: Handler | None, *, cancel_requested: bool) -> Outcome:
+    """Return ``outcome``; of a task that somebody wants cancelled, no other attempt follows.
+
+    It is cancelled then, if its handler may be and has really ended. A store cancels what is given back under such
+    a wish, so that anything else ends as failed here.
+    """
+    if not cancel_requested or not isinstance(outcome, RetryAt | Interrupted):
+        return outcome
+    may_be_cancelled = handler is None or handler.cancellable
+    if isinstance(outcome, Interrupted):
+        if not outcome.began or (may_be_cancelled and outcome.ended):
+            return CancelledOutcome()
+        return Failed(_INTERRUPTED, "interrupted")
+    return CancelledOutcome() if may_be_cancelled else Failed(outcome.error, outcome.error_code)
 
 
 def ending_of(
@@ -56,11 +69,14 @@ def ending_of(
     if isinstance(outcome, CancelledOutcome):
         return Ending(lambda record: transitions.cancelled(record, now))
     if isinstance(outcome, RetryAt):
-        return Ending(_waiting(now, outcome.at), error=outcome.error, error_code=outcome.error_code)
+        return Ending(
+            _waiting(now, outcome.at, counts=True), error=outcome.error, error_code=outcome.error_code
+        )
     if isinstance(outcome, Interrupted):
         if outcome.began and handler is not None and not handler.idempotent:
-            return _failure(now, "its worker was shut down before it had ended", "interrupted")
-        return Ending(giving_back(now), error_code="interrupted")
+            return _failure(now, _INTERRUPTED, "interrupted")
+        at = None if outcome.after is None else now + outcome.after
+        return Ending(_waiting(now, at, counts=False), error_code="interrupted")
     return None
 
 
@@ -78,11 +94,16 @@ def _failure(now: float, error: str, error_code: str | None) -> Ending:
     )
 
 
-def _waiting(now: float, at: float) -> Step:
+def _waiting(now: float, at: float | None, *, counts: bool) -> Step:
+    """Return the step that gives a task back, not to be tried before ``at``; ``counts``: this was one attempt."""
     give_back = giving_back(now)
 
     def step(record: TaskRecord) -> TaskRecord:
         back = give_back(record)
-        return back if back.status.is_terminal else back.changed(not_before=at)
+        if back.status.is_terminal:
+            return back
+        if at is not None:
+            back = back.changed(not_before=at)
+        return back if counts else uncounted(back)
 
     return step

@@ -11,13 +11,12 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from task_tracker import transitions
 from task_tracker.errors import TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
-from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.records import TaskRecord
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.tracker import TaskTracker
 from task_tracker.wakeups import NoWakeUp, WakeUp
@@ -28,22 +27,26 @@ from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Limits
 from task_tracker.worker.loop import Claimer, ClaimLoop, Listener, Pauses
+from task_tracker.worker.presence import Presence
 from task_tracker.worker.readiness import Fact, LoopWatch, StoreHealth, WorkerStatus
-from task_tracker.worker.rescuing import Rescued, Rescuer
+from task_tracker.worker.rescuing import RESCUE_THREADS, Rescued, Rescuer
 from task_tracker.worker.resources import Resources
+from task_tracker.worker.retrying import uncounted
 from task_tracker.worker.slots import Slots
+from task_tracker.worker.stopping import finish_all
 
-__all__ = ["Shift", "Terms"]
+__all__ = ["RELAYED", "Shift", "Terms"]
 
 _log = logging.getLogger("task_tracker")
 
 _CLAIM_THREADS: Final = 2
-_RESCUE_THREADS: Final = 4
-_RELAYED: Final = 2
+RELAYED: Final = 2
 """How many waiting tasks a finished one announces: enough that a chain of them does not die out."""
 _RESTART_SECONDS: Final = 1.0
 _PARTS_END_SECONDS: Final = 5.0
-_SLOW_PASS_SECONDS: Final = 60.0
+_CUT_SECONDS: Final = 1.0
+_SLOW_SECONDS: Final = 60.0
+"""A claim, or a pass of the rescuer, that takes longer hangs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,9 @@ class Terms:
     wake_up: WakeUp
     rescue: bool
     holder: Callable[[], str]
+    instance: Callable[[], str]
+    """As ``holder``, but no other worker's as well."""
+    status: Callable[[], WorkerStatus]
 
 
 class Shift:
@@ -73,10 +79,9 @@ class Shift:
         self._hooks = terms.hooks
         self._health = StoreHealth(clock, terms.hooks)
         self._calls = Calls(_CLAIM_THREADS, blocking=terms.store.blocking)
-        self._rescue_calls = Calls(_RESCUE_THREADS, blocking=terms.store.blocking)
+        self._rescue_calls = Calls(RESCUE_THREADS, blocking=terms.store.blocking)
         self._heartbeats = Heartbeats(terms.store, clock, self._signalled, terms.hooks)
-        self._slots = Slots(terms.concurrency, self.look)
-        self._watch = LoopWatch(self.loop, clock, terms.hooks)
+        self._slots = Slots(terms.concurrency, self._slot_freed)
         self._resources = Resources(terms.registry)
         self._executor = Executor(
             terms.tracker,
@@ -88,9 +93,13 @@ class Shift:
             threads=terms.concurrency,
             default_timeout_seconds=terms.timeout_seconds,
         )
-        self.crew = Crew(self._executor, self._heartbeats, self._slots, terms.registry, clock, self._relay)
+        self.crew = Crew(
+            self._executor, self._heartbeats, self._slots, terms.registry, clock, self._attempt_ended
+        )
         self._claims = ClaimLoop(
-            Claimer(terms.store, terms.limits, self._heartbeats, clock, terms.holder),
+            Claimer(
+                terms.store, terms.limits, self._heartbeats, clock, terms.holder, self.crew.beyond_limits
+            ),
             self._slots,
             self._calls,
             self._health,
@@ -98,6 +107,10 @@ class Shift:
             clock,
             start=self.crew.start,
             refuse=self._give_back,
+            give_back=self._let_go,
+        )
+        self._watch = LoopWatch(
+            self.loop, clock, terms.hooks, self._claims.blocked, self._heartbeats.look_at_deadlines
         )
         self._rescuer = Rescuer(
             terms.store,
@@ -110,28 +123,42 @@ class Shift:
             holder=terms.holder,
             settle=self._executor.settle,
         )
+        self._presence = Presence(
+            terms.store,
+            clock,
+            instance=terms.instance,
+            kinds=terms.limits.registered,
+            status=terms.status,
+        )
         self._listener = Listener(terms.wake_up, clock, self._heard)
         self._duties: list[asyncio.Task[None]] = []
         self._relays: set[asyncio.Task[None]] = set()
+        self._stops_at = 0.0
         self._told_to_stop = asyncio.Event()
         self._in_a_hurry = asyncio.Event()
+        terms.hooks.begin()
+        terms.limits.gates.begin()
 
     # ---- life ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: everything that may wait does so in the background."""
+        """Begin: everything that may wait does so in the background. Raises RuntimeError if there is no thread."""
         self._watch.start()
-        self._duties = [self._keep("claiming", self._claims.run)]
+        self._presence.start()
+        self._start_listening()
+        self._start_claiming()
         if self._terms.rescue:
             self._duties.append(self._keep("rescuing", self._rescuer.run))
-        if not isinstance(self._terms.wake_up, NoWakeUp):
-            self._listener.start()
 
     def told(self) -> None:
         """Take note that the worker is to stop; the second time: now."""
         if self._told_to_stop.is_set():
             self._in_a_hurry.set()
         self._told_to_stop.set()
+
+    def hurry_in(self, seconds: float) -> None:
+        """Let what runs have no more than that: somebody else wants the worker to stop as well."""
+        self.loop.call_later(seconds, self._in_a_hurry.set)
 
     async def until_told(self) -> None:
         """Return once it is to stop."""
@@ -144,51 +171,91 @@ class Shift:
 
     async def rescue(self) -> Rescued:
         """Make one pass over what workers that stopped have left."""
+        self._watch.start()
         return await self._rescuer.rescue()
 
     async def run_until_idle(self) -> int:
-        """Settle what is left of others, then work until nothing waits; return how many attempts ended here."""
+        """Settle what is left of others, then work until nothing waits; return how many attempts ended here.
+
+        Handlers that linger are not waited for, nor what waits for their slots.
+        """
+        self._watch.start()
         if self._terms.rescue:
             await self._rescuer.rescue()
         while True:
             batch = await self._claims.fill(self._slots.free) if self._slots.free else None
             if batch is not None and batch.error is not None:
                 raise batch.error
-            under_way = self.crew.under_way()
-            if not under_way and batch is not None and not batch.claimed:
+            if len(self.crew):
+                await self._claims.news()
+            elif batch is None or not batch.claimed:
                 return self.crew.ended
-            if under_way:
-                await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self, drain_seconds: float) -> int:
-        """End everything in its order; return how many attempts or handlers were left behind."""
+        """End everything in its order; return how many attempts or handlers were left behind.
+
+        Cancelled, it has what runs told, gives that a moment, and ends everything all the same.
+        """
+        self._stops_at = self.loop.time()
         self._told_to_stop.set()
         self._claims.stop()
         self._rescuer.stop()
+        self._presence.soon()
         self._hooks.tell("draining", running=self.running)
+        left = 0
         try:
             await self.crew.drain(drain_seconds, self._in_a_hurry)
             await self._end_duties()
             left = await self.crew.leave()
             await self._resources.aclose()
+        except asyncio.CancelledError:
+            for task in self._beside():
+                task.cancel()
+            left = await self.crew.cut_short()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._resources.aclose(), _CUT_SECONDS)
+            raise
         finally:
             # Whatever still runs was told to stop. From here on no lease is renewed, and others may have the tasks.
-            await self._executor.aclose()
-            self._calls.end()
-            self._rescue_calls.end()
-            ending = Calls(1)
-            for finish in (self._listener.finish, self._watch.stop, self._heartbeats.finish):
-                await ending.make(partial(finish, _PARTS_END_SECONDS))
-            ending.end()
-        self._hooks.tell("stopped", left=left)
+            try:
+                await self._executor.aclose()
+            finally:
+                await self._end_parts(left)
         return left
+
+    async def _end_parts(self, left: int) -> None:
+        self._calls.end()
+        self._rescue_calls.end()
+        self._terms.limits.gates.end()
+        parts = (
+            self._listener.finish,
+            self._presence.finish,
+            self._watch.stop,
+            self._heartbeats.finish,
+            lambda _: self._hooks.tell("stopped", left=left),
+            self._hooks.finish,
+        )
+        await finish_all(parts, _PARTS_END_SECONDS)
 
     async def _end_duties(self) -> None:
         if self._duties:
-            await asyncio.wait(self._duties, timeout=_PARTS_END_SECONDS)
-        for task in (*self._duties, *self._relays):
+            # They have been told before the attempts were waited for.
+            left = self._stops_at + _PARTS_END_SECONDS - self.loop.time()
+            await asyncio.wait(self._duties, timeout=max(_PARTS_END_SECONDS / 10, left))
+        beside = self._beside()
+        for task in beside:
             task.cancel()
-        await asyncio.gather(*self._duties, *self._relays, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
+
+    def _beside(self) -> list[asyncio.Task[Any]]:
+        return [*self._duties, *self._relays, *self._rescuer.under_way]
+
+    def _start_listening(self) -> None:
+        if not isinstance(self._terms.wake_up, NoWakeUp):
+            self._listener.start()
+
+    def _start_claiming(self) -> None:
+        self._duties.append(self._keep("claiming", self._claims.run))
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         return self.loop.create_task(self._kept(name, work), name=f"task_tracker {name}")
@@ -199,9 +266,7 @@ class Shift:
             try:
                 await work()
             except Exception:  # noqa: BLE001  # logged, and begun again
-                _log.exception(
-                    "%s broke; it begins again", name, extra={"event": "duty_failed", "duty": name}
-                )
+                _log.exception("%s broke; it begins again", name, extra={"event": "duty_broke", "duty": name})
                 if self._told_to_stop.is_set():
                     return
                 await asyncio.sleep(self._clock.jitter(_RESTART_SECONDS))
@@ -224,13 +289,18 @@ class Shift:
 
     async def _give_back(self, lease: Lease, stored: Stored) -> None:
         """Let go of what was claimed while the worker was told to stop: no line of its handler has run."""
-
-        def release() -> None:
-            with contextlib.suppress(TaskTrackerError):  # it expires then
-                self._terms.store.release(lease, transitions.released(stored.record, self._clock.now()))
-
         try:
-            await self._calls.make(release)
+            await self._calls.make(lambda: self._let_go(lease, stored))
+        finally:
+            self._heartbeats.let_go(lease)
+
+    def _let_go(self, lease: Lease, stored: Stored) -> None:
+        """Do that here and now, in whatever thread."""
+        try:
+            with contextlib.suppress(TaskTrackerError):  # it expires then
+                self._terms.store.release(
+                    lease, uncounted(transitions.released(stored.record, self._clock.now()))
+                )
         finally:
             self._heartbeats.let_go(lease)
 
@@ -238,6 +308,13 @@ class Shift:
 
     def _heard(self) -> None:
         self.look()
+
+    def _slot_freed(self) -> None:
+        self._claims.look()
+
+    def _attempt_ended(self, record: TaskRecord) -> None:
+        self._claims.look()  # also if its slot is not free yet
+        self._relay(record)
 
     def _relay(self, record: TaskRecord) -> None:
         """Announce what a limit kept waiting: this end has made room for it, maybe on another worker."""
@@ -247,21 +324,25 @@ class Shift:
             or self._told_to_stop.is_set()
         ):
             return
-        task = self.loop.create_task(self._announce(record), name="task_tracker relay")
-        self._relays.add(task)
-        task.add_done_callback(self._relays.discard)
-
-    async def _announce(self, record: TaskRecord) -> None:
         assert record.handler_version is not None
         kind = record.task_type, record.handler_version
 
-        def waiting() -> list[TaskKey]:
-            return [one.record.key for one in self._terms.store.unclaimed(task_types=[kind], limit=_RELAYED)]
+        def announce() -> None:
+            waiting = self._terms.store.unclaimed(task_types=[kind], limit=RELAYED)
+            if waiting:
+                self._terms.tracker.waking.wake([one.record.key for one in waiting])
 
+        self._start_relay(announce)
+
+    def _start_relay(self, announce: Callable[[], object]) -> None:
+        """Have ``announce`` called in the background: it asks the store, and a wake-up may go over a network."""
+        task = self.loop.create_task(self._announced(announce), name="task_tracker relay")
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
+
+    async def _announced(self, announce: Callable[[], object]) -> None:
         with contextlib.suppress(TaskTrackerError):  # a hint less; they are found by looking
-            keys = await self._calls.make(waiting)
-            if keys:
-                self._terms.tracker.waking.wake(keys)
+            await self._calls.make(announce)
 
     # ---- asking --------------------------------------------------------------------------------------
 
@@ -274,10 +355,17 @@ class Shift:
             self._health.away_seconds,
         )
         work = rescuer.workload
-        in_time = beat is None or beat <= self._terms.store.lease_seconds
+        in_time = not self._heartbeats.is_stuck and (beat is None or beat <= self._terms.store.lease_seconds)
         duties = all(not duty.done() for duty in self._duties)
+        lingering, without_lease = sum(self.crew.lingering.values()), self.crew.without_lease
         well = (
-            in_time and duties and not blocked and not away and rescuer.under_way_seconds < _SLOW_PASS_SECONDS
+            in_time
+            and duties
+            and not blocked
+            and not away
+            and not without_lease
+            and lingering < self._slots.most
+            and max(self._claims.claiming_seconds, rescuer.under_way_seconds) < _SLOW_SECONDS
         )
         return WorkerStatus(
             name=name,
@@ -285,10 +373,13 @@ class Shift:
             ready=state == "working" and well and all(fact.ready for fact in facts.values()),
             slots=self._slots.most,
             running=len(self.crew),
+            lingering=lingering,
+            without_lease=without_lease,
             oldest_running_seconds=self.crew.oldest_seconds,
             last_heartbeat_seconds=beat,
             blocked_loop_seconds=blocked,
             store_away_seconds=away,
+            claiming_seconds=self._claims.claiming_seconds,
             rescuing_seconds=rescuer.under_way_seconds,
             backlog=None if work is None else work.waiting,
             oldest_waiting_seconds=None if work is None else work.oldest_waiting_seconds,
@@ -296,6 +387,7 @@ class Shift:
             oldest_running_everywhere_seconds=None if work is None else work.oldest_running_seconds,
             counted_seconds=rescuer.counted_seconds,
             paused=tuple(limits.paused),
+            paused_everywhere=self._presence.paused,
             gated=tuple(limits.gated),
             unknown_kinds=rescuer.strangers,
             facts=facts,

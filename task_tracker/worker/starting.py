@@ -1,4 +1,4 @@
-"""How users' code is called: handlers and their ``on_failure``, async or in threads.
+"""How users' code is called: handlers and their ``on_failure``, async or in threads, each with threads of their own.
 
 Owns the threads of sync code, and the list of what goes on although nobody waits for it any more. Refuses to judge
 what the code does.
@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from task_tracker.call_threads import NoThread
 from task_tracker.errors import SettingsError
 from task_tracker.handlers import Handler
 from task_tracker.records import TaskRecord
-from task_tracker.redaction import redact_error
 from task_tracker.worker.calls import Calls, Kept
 from task_tracker.worker.context import BlockingTaskContext, Parts, TaskContext, entered
-from task_tracker.worker.outcomes import Failed, Interrupted, Outcome, Raised
+from task_tracker.worker.importing import Imports
+from task_tracker.worker.outcomes import Failed, Interrupted, Outcome, Raised, error_text
 from task_tracker.worker.running import CoroutineRun, HandlerRun, ThreadRun, is_async
 
 __all__ = ["Prepared", "Starter"]
+
+_log = logging.getLogger("task_tracker")
+
+_SLOW_IMPORT_PAUSE_SECONDS: Final = 30.0
+_FOREIGN_HOOKS: Final = 4
+"""Hooks for tasks of other workers that run at once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,15 +39,29 @@ class Prepared:
     cleanup_seconds: float
 
 
-class Starter:
-    """At most ``threads`` sync handlers, and as many sync hooks, run at once. What runs is ``kept``."""
+class Called(NamedTuple):
+    """What came of the call of a hook."""
 
-    def __init__(self, kept: Kept, threads: int) -> None:
+    problem: str | None = None
+    """What went wrong, None if nothing did."""
+    goes_on: HandlerRun | None = None
+    """The hook, if it has not ended."""
+
+
+class Starter:
+    """At most ``threads`` sync handlers, and as many sync hooks, run at once. What runs is ``kept``.
+
+    An import of a handler is waited for up to ``import_seconds``.
+    """
+
+    def __init__(self, kept: Kept, threads: int, import_seconds: float) -> None:
         self._kept = kept
         self._handler_calls = Calls(threads)
         # Hooks have threads of their own: a handler that nothing stops must not keep them from being called.
         self._hook_calls = Calls(threads)
-        self._imported: set[tuple[str, int]] = set()
+        # So have hooks for tasks of workers that stopped: those take no slot, which would bound how many hang.
+        self._foreign_hook_calls = Calls(_FOREIGN_HOOKS)
+        self._imports = Imports(kept, import_seconds)
         self._left_behind: set[HandlerRun] = set()
 
     @property
@@ -49,29 +69,26 @@ class Starter:
         """How much goes on although nobody waits for it."""
         return len(self._left_behind)
 
-    async def prepare(self, handler: Handler, record: TaskRecord, seconds: float) -> Prepared | Outcome:
+    async def prepare(
+        self, handler: Handler, record: TaskRecord, told: asyncio.Event
+    ) -> Prepared | Outcome | None:
         """Return what is to be called for ``record``, or how the attempt ends since that cannot be.
 
-        An import may take ``seconds``.
+        None if ``told`` was set while it was imported. Raises NoThread.
         """
         try:
-            if handler.kind not in self._imported:
-                async with asyncio.timeout(seconds):
-                    await self._hook_calls.make(handler.load)
-                self._imported.add(handler.kind)
-            function = handler.load()
-        except NoThread:
-            return Interrupted(began=False)
-        except TimeoutError:
-            return Failed(
-                f"its import did not end within {seconds:g} seconds", "handler_unavailable", may_retry=True
-            )
+            function = await self._imports.handler(handler, told)
+        except TimeoutError as error:
+            _log.warning("task %s is given back: %s", record.task_id, error, extra={"event": "import_slow"})
+            return Interrupted(began=False, after=_SLOW_IMPORT_PAUSE_SECONDS)
         except SettingsError as error:
-            return Failed(redact_error(error), "handler_unavailable", may_retry=True)
+            return Failed(error_text(error), "handler_unavailable", may_retry=True)
+        if function is None:
+            return None
         try:
             payload = handler.parse(record.payload_json)
-        except Exception as error:  # noqa: BLE001  # validators are users' code
-            return Failed(redact_error(error), "invalid_payload")
+        except BaseException as error:  # noqa: BLE001  # validators are users' code
+            return Failed(error_text(error), "invalid_payload")
         return Prepared(function, payload, handler.cleanup_seconds)
 
     def start(self, prepared: Prepared, parts: Parts) -> HandlerRun:
@@ -79,26 +96,30 @@ class Starter:
         return self._start(prepared.function, prepared.argument, parts, self._handler_calls)
 
     async def call_hook(
-        self, handler: Handler, record: TaskRecord, parts: Parts, seconds: float
-    ) -> str | None:
-        """Call ``on_failure``, for ``seconds`` at most; return what went wrong, None if nothing did.
+        self, handler: Handler, record: TaskRecord, parts: Parts, seconds: float, *, foreign: bool
+    ) -> Called:
+        """Call ``on_failure``, for ``seconds`` at most; ``foreign``: of a task that another worker has left.
 
         Raises what there was before it could be called.
         """
-        async with asyncio.timeout(seconds):
-            hook = await self._hook_calls.make(handler.load_on_failure)
+        hook = await self._imports.hook(handler, seconds)
         if hook is None:
-            return None
-        run = self._start(hook, record, dataclasses.replace(parts, is_ending=True), self._hook_calls)
+            return Called()
+        threads = self._foreign_hook_calls if foreign else self._hook_calls
+        run = self._start(hook, record, dataclasses.replace(parts, is_ending=True), threads)
         try:
             await asyncio.wait({run.ended}, timeout=seconds)
         finally:
             run.stop()  # does nothing to one that has ended
             self.leave(run)
         if not run.ended.done():
-            return f"on_failure did not end within {seconds:g} seconds"
+            return Called(f"on_failure did not end within {seconds:g} seconds", run)
         did = run.ended.result()
-        return redact_error(did.error) if isinstance(did, Raised) else None
+        if not isinstance(did, Raised):
+            return Called()
+        if not did.began:
+            return Called(f"there was no thread free for on_failure within {seconds:g} seconds")
+        return Called(error_text(did.error))
 
     def leave(self, run: HandlerRun) -> None:
         """Count ``run`` until it ends, if it has not."""
@@ -110,6 +131,7 @@ class Starter:
         """Let everything come to its end, then the threads; wait for neither."""
         self._handler_calls.end()
         self._hook_calls.end()
+        self._foreign_hook_calls.end()
 
     def _start(
         self, function: Callable[..., Any], argument: object, parts: Parts, threads: Calls

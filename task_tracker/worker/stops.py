@@ -7,6 +7,8 @@ here by itself.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Final
 
 from task_tracker.clock import Clock
 from task_tracker.errors import LeaseLost
@@ -14,6 +16,9 @@ from task_tracker.store import Lease
 from task_tracker.worker.outcomes import Cancelled, OutOfTime, ShuttingDown, StopReason
 
 __all__ = ["StopSignal"]
+
+_LOOK_SECONDS: Final = 1.0
+"""How often a thread that waits looks at its lease, of which nobody tells it while the loop is blocked."""
 
 
 class StopSignal:
@@ -66,6 +71,7 @@ class StopSignal:
 
     def check(self) -> None:
         """Raise if the handler is to stop: Cancelled, OutOfTime, ShuttingDown, LeaseLost."""
+        over = self._over  # first: an attempt that is over had a reason before
         reason, task_id = self.reason, self._lease.key.task_id
         if reason is StopReason.LOST:
             self.check_lease()
@@ -75,7 +81,20 @@ class StopSignal:
             raise OutOfTime(f"task {task_id} has taken longer than it may")
         if reason is StopReason.SHUTDOWN:
             raise ShuttingDown(f"the worker that runs task {task_id} ends")
-        self.check_lease()
+        if over:
+            self.check_lease()
+
+    def wait_for(self, is_done: Callable[[], bool], check: Callable[[], None]) -> None:
+        """Block this thread until ``is_done``, of which :meth:`wake` tells. Raises what ``check`` raises meanwhile."""
+        with self._changed:
+            while not is_done():
+                check()
+                self._clock.wait(self._changed, _LOOK_SECONDS)
+
+    def wake(self) -> None:
+        """Have whoever waits look."""
+        with self._changed:
+            self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
         """Block this thread for ``seconds``, or until the handler is to stop."""

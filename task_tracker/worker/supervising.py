@@ -50,10 +50,11 @@ class Supervision:
             self._tell(reason)
 
     async def wait(self) -> Did | LeftBehind:
-        """Return what the handler did. Cancelled, it has the handler stop and waits no longer."""
+        """Return what the handler did. Cancelled, it tells the handler that the worker ends, and waits no longer."""
         try:
-            return await asyncio.shield(self._end)
+            return await self._end
         except asyncio.CancelledError:
+            self._signal.set(StopReason.SHUTDOWN)
             self._run.stop()
             raise
         finally:

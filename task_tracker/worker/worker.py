@@ -6,28 +6,29 @@ Owns the settings and the life of a worker: blocking, embedded, or once. What be
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import math
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from task_tracker.errors import CapabilityMissing, SettingsError
+from task_tracker.errors import CapabilityMissing
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.holdings import holder_name
 from task_tracker.tracker import TaskTracker
 from task_tracker.wakeups import WakeUp
+from task_tracker.worker.alone import run_alone
 from task_tracker.worker.heartbeat import check_rhythm
 from task_tracker.worker.hooks import Hook, Hooks
 from task_tracker.worker.limits import Limits
-from task_tracker.worker.loop import Pauses
+from task_tracker.worker.options import check_name, check_poll_seconds, check_seconds, check_wake_up
 from task_tracker.worker.readiness import Facts, WorkerStatus
 from task_tracker.worker.rescuing import Rescued
 from task_tracker.worker.shift import Shift, Terms
 from task_tracker.worker.slots import check_concurrency
+from task_tracker.worker.stopping import Stopping
 
 __all__ = ["Worker"]
 
@@ -80,25 +81,29 @@ class Worker:
         registry = tracker.handlers if registry is None else registry
         registry.freeze()
         suffix = tracker.clock.new_token()[-6:]
-        self._name = name
+        check_name(name)
         self._terms = Terms(
             tracker=tracker,
             store=store,
             registry=registry,
             concurrency=check_concurrency(concurrency),
-            timeout_seconds=_seconds("default_timeout_seconds", default_timeout_seconds),
-            poll_seconds=poll_seconds,
+            timeout_seconds=check_seconds("default_timeout_seconds", default_timeout_seconds),
+            poll_seconds=check_poll_seconds(poll_seconds),
             limits=Limits(registry, max_running=max_running, gates=gates),
-            hooks=Hooks(*hooks),
-            wake_up=tracker.waking.wake_up if wake_up is None else wake_up,
+            hooks=Hooks.of(hooks, tracker.clock),
+            wake_up=tracker.waking.wake_up if wake_up is None else check_wake_up(wake_up),
             rescue=rescue,
             holder=lambda: name if name is not None else holder_name(suffix),
+            instance=lambda: holder_name(suffix) if name is None else f"{name}:{suffix}",
+            status=self.status,
         )
-        Pauses(tracker.clock, *poll_seconds)  # said now if they cannot work
-        self._drain_seconds = _seconds("drain_seconds", drain_seconds, zero=True)
+        self._drain_seconds = check_seconds("drain_seconds", drain_seconds, zero=True)
         self._facts = Facts(tracker.clock)
         self._shift: Shift | None = None
+        self._stopping: Stopping | None = None
         self._state = "new"
+        self._asking = threading.Lock()
+        self._is_asked_to_stop = False
 
     @property
     def name(self) -> str:
@@ -111,19 +116,24 @@ class Worker:
         """Work until SIGTERM or SIGINT (or :meth:`ask_to_stop`), drain, and return how many attempts were left behind.
 
         For a process of its own: has an event loop of its own. A second signal ends the draining at once. Elsewhere
-        than in the main thread signals are not heard.
+        than in the main thread signals are not heard. What goes on although it was told to stop is not waited for:
+        threads of ``asyncio.to_thread`` and coroutines that refuse to be cancelled count as left behind, too.
         """
-        return asyncio.run(self._run())
+        ended = run_alone(self._run())
+        left: int = ended.value
+        return max(left, ended.coroutines) + ended.threads  # coroutines of attempts are among those left
 
     async def start(self) -> None:
         """Begin to work on the running event loop. Asks no store, so it returns at once, whatever the store does.
 
-        Raises RuntimeError if it works already.
+        Raises RuntimeError if it works already, if its tracker is closed, or if there is no thread for it.
         """
-        if self._shift is not None:
-            raise RuntimeError("this worker works already; stop it first")
-        self._shift = Shift(self._terms)
-        self._shift.start()
+        shift = self._begin()
+        try:
+            shift.start()
+        except BaseException:
+            await self._end(shift, 0.0, self._state)
+            raise
         self._state = "working"
         _log.info(
             "worker %s works, %d attempts at once, on %s",
@@ -140,29 +150,27 @@ class Worker:
         After ``drain_seconds`` (None: the worker's own) what still runs is told that the worker ends, and is waited
         for as long as its handler may clean up. Tasks of attempts that are left behind go to other workers once
         their leases expire. Heartbeats stop last. Safe if it does not work.
+
+        Who calls it while it stops waits for the same end, which comes no later than he wants it. If all who wait are
+        cancelled, what runs is told at once, and left behind if it has not ended about a second later.
         """
         shift = self._shift
         if shift is None:
             return 0
-        self._state = "draining"
-        _log.info(
-            "worker %s drains, %d attempts run",
-            self.name,
-            shift.running,
-            extra={"event": "worker_draining", "holder": self.name},
+        seconds = (
+            self._drain_seconds
+            if drain_seconds is None
+            else check_seconds("drain_seconds", drain_seconds, zero=True)
         )
-        try:
-            left = await shift.stop(self._drain_seconds if drain_seconds is None else drain_seconds)
-        finally:
-            self._state = "stopped"
-            self._shift = None
-        _log.info(
-            "worker %s has stopped, %d attempts are left behind",
-            self.name,
-            left,
-            extra={"event": "worker_stopped", "holder": self.name, "left": left},
-        )
-        return left
+        if self._stopping is None:
+            self._state = "draining"
+            _log.info(
+                "worker %s drains, %d attempts run",
+                self.name,
+                shift.running,
+                extra={"event": "worker_draining", "holder": self.name},
+            )
+        return await self._end(shift, seconds)
 
     async def rescue(self) -> Rescued:
         """Settle now what workers that stopped have left, once; say what became of it. Raises StoreUnavailable.
@@ -171,43 +179,42 @@ class Worker:
         """
         if self._shift is not None:
             return await self._shift.rescue()
-        shift = self._shift = Shift(self._terms)
+        state, shift = self._state, self._begin()
         try:
             return await shift.rescue()
         finally:
-            try:
-                await shift.stop(0.0)
-            finally:
-                self._shift = None
+            await self._end(shift, 0.0, state)
 
     async def run_until_idle(self) -> int:
         """Settle what workers that stopped have left, then work until nothing waits; return how many attempts ended.
 
-        On the running loop, without looking for work in the background. For tests and scripts.
+        On the running loop, without looking for work in the background. For tests and scripts. A handler that goes on
+        although its attempt is over is not waited for, nor is a task for which it leaves no slot.
         """
-        if self._shift is not None:
-            raise RuntimeError("this worker works already; stop it first")
-        shift = self._shift = Shift(self._terms)
+        shift = self._begin()
         self._state = "working"
         try:
             return await shift.run_until_idle()
         finally:
-            try:
-                await shift.stop(0.0)
-            finally:
-                self._state = "stopped"
-                self._shift = None
+            await self._end(shift, 0.0)
 
     def run_once(self) -> int:
         """Do the same from where there is no event loop."""
-        return asyncio.run(self.run_until_idle())
+        ended: int = run_alone(self.run_until_idle()).value
+        return ended
 
     def ask_to_stop(self) -> None:
-        """Have :meth:`run` drain and return; again: at once. From any thread."""
-        shift = self._shift
-        if shift is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has closed: it has stopped
-                shift.loop.call_soon_threadsafe(shift.told)
+        """Have :meth:`run` drain and return; again: at once. From any thread.
+
+        If it does not work just then, the next :meth:`run` returns at once.
+        """
+        with self._asking:
+            shift = self._shift
+            if shift is None:
+                self._is_asked_to_stop = True
+                return
+        with contextlib.suppress(RuntimeError):  # its loop has closed: it has stopped
+            shift.loop.call_soon_threadsafe(shift.told)
 
     async def __aenter__(self) -> Self:
         """Start, and return the worker; leaving the block stops it."""
@@ -223,10 +230,50 @@ class Worker:
         """Stop."""
         await self.stop()
 
+    def _new_shift(self) -> Shift:
+        return Shift(self._terms)
+
+    def _begin(self) -> Shift:
+        if self._shift is not None:
+            raise RuntimeError("this worker works already; stop it first")
+        ownership = self._terms.tracker.access.ownership
+        if ownership is not None and ownership.holdings.closed:
+            raise RuntimeError("the tracker of this worker is closed; build both anew")
+        self._shift = shift = self._new_shift()
+        return shift
+
+    async def _end(self, shift: Shift, drain_seconds: float, state: str = "stopped") -> int:
+        """Stop ``shift``, or wait with those who do already; return how many attempts were left behind."""
+        if self._shift is not shift:
+            return 0  # it has ended
+        if self._stopping is None:
+            self._stopping = Stopping(lambda: self._stop(shift, drain_seconds, state))
+        else:
+            shift.hurry_in(drain_seconds)
+        return await self._stopping.wait()
+
+    async def _stop(self, shift: Shift, drain_seconds: float, state: str) -> int:
+        try:
+            left = await shift.stop(drain_seconds)
+        finally:
+            self._state = state
+            self._shift = self._stopping = None
+        _log.info(
+            "worker %s has stopped, %d attempts are left behind",
+            self.name,
+            left,
+            extra={"event": "worker_stopped", "holder": self.name, "left": left},
+        )
+        return left
+
     async def _run(self) -> int:
         await self.start()
         shift = self._shift
         assert shift is not None
+        with self._asking:
+            is_asked, self._is_asked_to_stop = self._is_asked_to_stop, False
+        if is_asked:
+            shift.told()
         heard = []
         for number in (signal.SIGTERM, signal.SIGINT):
             # Not in the main thread, or no signals on this platform: ask_to_stop() is left.
@@ -278,9 +325,3 @@ class Worker:
         shift = self._shift
         if shift is not None:
             shift.look()
-
-
-def _seconds(name: str, value: float, *, zero: bool = False) -> float:
-    if isinstance(value, bool) or not (0 < value < math.inf or (zero and value == 0)):
-        raise SettingsError(f"{name} is {value!r}; give a finite number of seconds above 0")
-    return value

@@ -64,9 +64,9 @@ class LeaseDirectoryHarness(CountingDirectoryHarness):
         return LeaseDirectoryHarness(root, self._lease_kind, durability="none")
 
     def lapse(self, store: LeaseStore, seconds: float) -> None:
-        for directory, names, _ in os.walk(self._root / "local" / ".task_tracker"):
-            for name in names:
-                if "@" not in name:
+        for directory, names, files in os.walk(self._root / "local" / ".task_tracker"):
+            for name in (*names, *files):
+                if "@" not in name and not directory.endswith("/workers"):
                     continue
                 entry = f"{directory}/{name}"
                 seen = os.stat(entry)

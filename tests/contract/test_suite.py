@@ -2,6 +2,7 @@
 
 import inspect
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -20,7 +21,7 @@ from task_tracker.testing import (
 )
 from task_tracker.testing.answers import as_said, claimed_by
 from task_tracker.testing.contract.leases import LeaseFixtures
-from tests.contract import wrong_leases, wrong_listings, wrong_stores
+from tests.contract import wrong_coordination, wrong_leases, wrong_listings, wrong_stores
 from tests.contract.harnesses import CountingDirectoryHarness, MemoryHarness
 
 FOUND_BY_SEQUENCES: list[type[InMemoryTaskStore]] = [
@@ -52,17 +53,23 @@ SCENARIOS = [
 ]
 LEASE_SCENARIOS = [
     *["D003", "D007", "D008", "D010", "D014", "D022", "D023", "D026", "D036", "D061", "D064", "D095", "D100"],
+    *["D154", "D160"],
 ]
 
 
-def run_test(harness: StoreHarness, test: str, arguments: dict) -> None:
+def run_test(harness: StoreHarness, test: str, arguments: dict, tmp_path: Path) -> None:
     """Run one test of the contract by hand."""
     method = getattr(LeaseStoreContract(), test)
     wanted = inspect.signature(method).parameters
     with ExitStack() as stack:
         opened = stack.enter_context(closing(harness.open()))
         make = RecordMaker(own_fields=not opened.capabilities.leases)
-        fixtures: dict[str, object] = {"harness": harness, "make": make, "opened": opened}
+        fixtures: dict[str, object] = {
+            "harness": harness,
+            "make": make,
+            "opened": opened,
+            "tmp_path": tmp_path,
+        }
         for name in ("store", "exact", "other"):
             if name in wanted:
                 fixtures[name] = as_said(stack.enter_context(closing(harness.open())))
@@ -79,17 +86,17 @@ def run_test(harness: StoreHarness, test: str, arguments: dict) -> None:
 
 class TestTheSuiteCatches:
     @pytest.mark.parametrize(
-        "wrong", wrong_stores.WRONG, ids=lambda wrong: f"{wrong.store.__name__}-{wrong.test}"
+        "wrong", wrong_coordination.WRONG, ids=lambda wrong: f"{wrong.store.__name__}-{wrong.test}"
     )
     def test_wrong_store(self, wrong: wrong_stores.Wrong, tmp_path):
         base = PersistentTaskStore if issubclass(wrong.store, PersistentTaskStore) else InMemoryTaskStore
 
         def run(kind):
             if base is InMemoryTaskStore:
-                run_test(MemoryHarness(kind), wrong.test, wrong.arguments)
+                run_test(MemoryHarness(kind), wrong.test, wrong.arguments, tmp_path)
             else:
                 with CountingDirectoryHarness(tmp_path / kind.__name__, kind).counting() as harness:
-                    run_test(harness, wrong.test, wrong.arguments)
+                    run_test(harness, wrong.test, wrong.arguments, tmp_path)
 
         with pytest.raises((Exception, pytest.fail.Exception, pytest.skip.Exception)) as caught:
             run(wrong.store)
@@ -103,7 +110,7 @@ class TestTheSuiteCatches:
             derandomize=True,
             database=None,
             deadline=None,
-            max_examples=500,
+            max_examples=2000,  # it ends with the first that fails
             stateful_step_count=30,
             phases=[Phase.generate],  # a failure is enough, nobody reads it
             suppress_health_check=list(HealthCheck),

@@ -23,7 +23,7 @@ from task_tracker.errors import (
     VersionConflict,
 )
 from task_tracker.records import TaskStatus
-from task_tracker.store import Expired, LeaseStore, Query
+from task_tracker.store import Expired, LeaseStore, Query, WorkerFact
 from task_tracker.testing import (
     FakeClock,
     FaultyStore,
@@ -91,6 +91,7 @@ class TestFaultyStore:
         store.list(Query("acme"))
         store.has_active("acme", None, "reindex", "docs")
         store.count("acme", None)
+        assert [*store.owners()] == [("acme", "alice")]
         store.delete(record.key)
         store.delete_owner("acme", "nobody")
         store.purge({}, limit=1)
@@ -115,6 +116,13 @@ class TestFaultyStore:
         assert store.expired() == []
         assert store.take_over(Expired(first, "h", 1, None), holder="i") is None
         assert store.recover() == 0
+        assert store.take_in(make()).record.status is TaskStatus.PENDING
+        store.pause("reindex")
+        assert store.paused() == ["reindex"]
+        store.unpause("reindex")
+        store.publish(WorkerFact("w", {}, 1.0))
+        assert [fact.name for fact in store.facts()] == ["w"]
+        store.withdraw("w")
         assert store.calls == dict.fromkeys(LEASE_OPERATIONS, 1)
         store.fail(on="claim", after=True)
         with pytest.raises(StoreUnavailable):

@@ -39,6 +39,8 @@ def test_by_itself_everything_lives_in_memory() -> None:
         "backend": "memory",
         "root": None,
         "prefix": "/local",
+        "dsn": None,
+        "migrate": False,
         "durability": "edges",
         "retention": {
             "completed_seconds": 86_400.0,
@@ -53,6 +55,7 @@ def test_by_itself_everything_lives_in_memory() -> None:
         "heartbeat_seconds": None,
         "reconcile": True,
         "start_within_seconds": 86_400.0,
+        "wake_up": None,
         "max_threads": 16,
         "call_seconds": 60.0,
         "options": {},

@@ -220,3 +220,42 @@ print("fine")
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_a_round_can_be_had_at_once() -> None:
+    """Also by who asks while one is under way; where no thread runs there is nothing to hurry."""
+    gate, rounds = Gate(), threading.Semaphore(0)
+
+    def work() -> float:
+        rounds.release()
+        gate.pass_through()
+        return AGES
+
+    duty = Rounds(work)
+    duty.soon()
+    assert not duty.running
+    duty.start(AGES)
+    duty.soon()
+    assert rounds.acquire(timeout=PATIENCE)
+    duty.soon()
+    gate.open()
+    assert rounds.acquire(timeout=PATIENCE)
+    assert duty.stop(PATIENCE)
+    assert len(duty.threads) == 2
+
+
+def test_a_duty_that_is_to_end_by_itself_is_waited_for() -> None:
+    """It has one more round for that; one that hangs is waited for no longer than was said."""
+    gate = Gate()
+
+    def work() -> None:
+        gate.pass_through()
+
+    duty = Rounds(work)
+    assert duty.end_soon(0.01), "it does not run"
+    duty.start(AGES)
+    assert not duty.end_soon(0.01)
+    gate.wait_entered()
+    gate.open()
+    assert duty.end_soon(PATIENCE)
+    assert len(duty.threads) == 1

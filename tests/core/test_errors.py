@@ -13,6 +13,7 @@ PARENTS = {
     "TaskNotFound": KeyError,
     "AmbiguousTask": LookupError,
     "InvalidTransition": ValueError,
+    "InvalidPayload": ValueError,
     "InvalidTaskId": ValueError,
     "SettingsError": ValueError,
 }
@@ -22,6 +23,7 @@ EXAMPLES = [
     errors.InvalidTransition("not now", task_ids=["a", "b"]),
     errors.LeaseHeld("held", holder="host:1", heartbeat_age_seconds=2.5),
     errors.CorruptRecord("broken", path="/somewhere/a.json"),
+    errors.InvalidPayload("payload.url: Field required"),
     errors.SettingsError("bad"),
     errors.StoreUnavailable("away"),
 ]

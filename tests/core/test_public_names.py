@@ -86,6 +86,7 @@ SIGNATURES = {
     "list_tasks": "task_type= status= resource_id= limit= account_id= user_id= * before=",
     "has_running": "task_type resource_id account_id= user_id=",
     "wait": "task_id account_id= user_id= timeout= poll_interval=",
+    "effects_path": "task_id account_id= user_id=",
     "delete": "task_id account_id= user_id=",
     "delete_user_tasks": "account_id user_id",
     "count": "",
@@ -97,6 +98,10 @@ SIGNATURES = {
     "reconcile": "* wait=",
     "start_reconciler": "",
     "stop_reconciler": "",
+    "pause_type": "task_type",
+    "resume_type": "task_type",
+    "paused_types": "",
+    "workers": "",
     "doctor": "* fix=",
     "close": "",
 }
@@ -135,7 +140,12 @@ def test_what_can_be_awaited_takes_the_same() -> None:
 
 
 def test_the_names_of_stores() -> None:
-    assert stores.__all__ == ["InMemoryTaskStore", "LeaseTaskStore", "PersistentTaskStore"]
+    assert stores.__all__ == [
+        "InMemoryTaskStore",
+        "LeaseTaskStore",
+        "PersistentTaskStore",
+        "PostgresTaskStore",
+    ]
     for name in stores.__all__:
         assert issubclass(getattr(stores, name), TaskStore)
     with pytest.raises(AttributeError, match="module 'stores' has no attribute 'nothing'"):
@@ -186,6 +196,7 @@ def test_the_seam_is_abstract() -> None:
     assert LeaseStore.__abstractmethods__ - TaskStore.__abstractmethods__ == {
         *("claim", "renew", "commit", "release", "end", "request_cancel", "expired", "take_over"),
         *("workload", "unclaimed", "recover"),
+        *("pause", "unpause", "paused", "publish", "withdraw", "facts"),
     }
 
 

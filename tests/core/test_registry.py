@@ -95,9 +95,9 @@ def test_memory_refuses_what_it_does_not_know(options: dict[str, object], compla
 
 def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
     assert refusal("persistant") == (
-        "unknown backend 'persistant', known are memory, persistent, lease; did you mean 'persistent'?"
+        "unknown backend 'persistant', known are memory, persistent, lease, postgres; did you mean 'persistent'?"
     )
-    assert refusal("zzz") == "unknown backend 'zzz', known are memory, persistent, lease"
+    assert refusal("zzz") == "unknown backend 'zzz', known are memory, persistent, lease, postgres"
 
 
 # ---- third parties ---------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ def opened(files: Any, *, limits: Limits = BRIEF, **settings: Any) -> Persistent
         return PersistentTaskStore(files, **settings)
 
 
+def files_on(fs: Any, clock: Any = SYSTEM_CLOCK, **settings: Any) -> FilesystemFiles:
+    return FilesystemFiles.of(fs, clock, limits=BRIEF, **settings)
+
+
 def found_on(fs: Any, *, limits: Limits = BRIEF) -> Findings:
     return FilesystemFiles.of(fs, SYSTEM_CLOCK, limits=limits).found
 

@@ -70,7 +70,7 @@ def test_a_synchronous_tracker_is_wrapped_once(monkeypatch: pytest.MonkeyPatch) 
             made.append(tracker)
             super().__init__(tracker)
 
-    monkeypatch.setattr("task_tracker.http.answers.AsyncTaskTracker", Counted)
+    monkeypatch.setattr("task_tracker.http.sources.AsyncTaskTracker", Counted)
     first, second = TaskTracker(), TaskTracker()
     current = [first]
     alice = Client(app_with(lambda: current[0]))
@@ -259,4 +259,6 @@ def test_without_fastapi_the_import_says_what_to_install(missing: str, said: boo
 def test_public_names() -> None:
     import task_tracker.http
 
-    assert task_tracker.http.__all__ == ["Caller", "Envelope", "Identity", "Renderer", "create_router"]
+    assert task_tracker.http.__all__ == [
+        *("Caller", "Envelope", "Identity", "Renderer", "create_router", "readiness_route")
+    ]

@@ -130,6 +130,23 @@ class TestBuckets:
         assert removed
         assert take(store) == record.task_id
 
+    def test_bucket_that_vanishes_while_it_is_made_is_made_again(self, tmp_path, make):
+        """What is above it was empty until now, too."""
+        removed: list[str] = []
+
+        def mkdir(path: str, mode: int = 0o777) -> None:
+            above = os.path.dirname(path)
+            if "/ready/" in above and len(removed) < 3 and not os.listdir(above):
+                os.rmdir(above)
+                removed.append(above)
+            os.mkdir(path, mode)
+
+        store = open_store(tmp_path, ops_with(mkdir=mkdir))
+        record = make(handler_version=1)
+        store.create(record)
+        assert len(removed) == 3
+        assert take(store) == record.task_id
+
 
 class TestLimits:
     @pytest.mark.parametrize("limit", [0, 1, 2])

@@ -217,6 +217,22 @@ class Gate:
         assert self.opened.wait(PATIENCE), "nobody opened the gate"
 
 
+def attempted(
+    clock: FakeClock, body: Callable[[Any], Any], *, sync: bool = False, **fields: Any
+) -> tuple[Any, TaskRecord, Bench]:
+    """Run one attempt to its end; return its outcome, the record, and the bench."""
+
+    async def main() -> tuple[Any, TaskRecord, Bench]:
+        bench = Bench(clock)
+        bench.handler(sync=sync)
+        ended = await bench.attempt(body, **fields)
+        assert ended.record is not None
+        await bench.close()
+        return ended.outcome, ended.record, bench
+
+    return run(clock, main())
+
+
 async def for_ever(ctx: TaskContext) -> None:
     """A handler that ends only when it is told to."""
     await asyncio.get_running_loop().create_future()

@@ -6,10 +6,13 @@ What a worker does is done by tests themselves, with the calls that it makes of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from pydantic import BaseModel
 
 from stores import InMemoryTaskStore, LeaseTaskStore
@@ -20,13 +23,16 @@ from task_tracker import (
     TaskTracker,
     transitions,
 )
-from task_tracker.clock import Clock
+from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.records import TaskKey
 from task_tracker.store import Lease, LeaseStore, Query, Stored, TaskStore
 from tests.core.support import OWNER, FakeClock
 from tests.lease.support import ShiftedClock, age
 
-KINDS = ("memory", "lease")
+if TYPE_CHECKING:
+    from tests.postgres.grounds import Ground
+
+KINDS = ("memory", "lease", "postgres")
 V1, V2 = ("ingest", 1), ("ingest", 2)
 
 
@@ -125,8 +131,18 @@ class Place:
         return self.store.end(lease, ended).record
 
 
+def place_for(request: pytest.FixtureRequest, root: Path) -> Iterator[Place]:
+    """A place of the kind that a fixture's parameter names, for as long as the test runs."""
+    if request.param != "postgres":
+        yield place_of(request.param, root)
+        return
+    ground: Ground = request.getfixturevalue("ground")
+    with closing(ground.store(lease_seconds=30)) as store:
+        yield Place(store, SYSTEM_CLOCK, ground.bring_forward, partial(ground.lapse, 1000))
+
+
 def place_of(kind: str, root: Path) -> Place:
-    """A place of one of :data:`KINDS`."""
+    """A place of one of :data:`KINDS` that needs no server."""
     if kind == "memory":
         clock = FakeClock()
         store = InMemoryTaskStore(lease_seconds=30, clock=clock)

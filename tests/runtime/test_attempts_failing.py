@@ -85,7 +85,7 @@ def test_a_hook_that_raises_is_recorded(clock: FakeClock, hook: str, error: Base
 
 @kinds
 def test_a_hook_that_hangs_is_left(clock: FakeClock, hook: str) -> None:
-    """[D150] After its time the record is written; the hook is counted until it ends."""
+    """[D150] After its time the record is written; the hook is counted, and keeps its slot, until it ends."""
     gate = Gate()
 
     async def hangs(_: TaskContext, __: TaskRecord) -> None:
@@ -113,10 +113,67 @@ def test_a_hook_that_hangs_is_left(clock: FakeClock, hook: str) -> None:
             "failed",
             "on_failure did not end within 30 seconds",
         )
-        assert ended.handler_ended is None  # the handler has ended, its slot is free
+        assert ended.handler_ended is not None
+        assert not ended.handler_ended.done()
         assert bench.executor.left_behind == 1
         gate.opened.set()
         await until(lambda: not bench.executor.left_behind)
+        assert ended.handler_ended.done()
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_one_hook_that_hangs_is_told_from_another_that_found_no_thread(clock: FakeClock) -> None:
+    """[D150] Of two that hang the slots are taken; what comes for another worker's task has threads of its own."""
+    gate = Gate()
+
+    async def main() -> None:
+        bench = Bench(clock, threads=1, hook_seconds=30.0)
+        bench.handler(hook="thread")
+        BODIES["hook"] = lambda _, __: gate.pass_in_thread()
+        first = bench.start(bench.claim(fails))
+        await until(gate.entered.is_set)
+        second = bench.start(bench.claim(fails))
+        await bench.advance(30.0)
+        errors = [bench.stored((await one).record.key).hook_error for one in (first, second)]  # type: ignore[union-attr]
+        assert errors == [
+            "on_failure did not end within 30 seconds",
+            "there was no thread free for on_failure within 30 seconds",
+        ]
+        assert [(await one).handler_ended is None for one in (first, second)] == [False, True]
+        BODIES["hook"] = lambda _, __: None
+        ended = await bench.executor.settle(*bench.claim(fails), Failed("its holder stopped", "holder_lost"))
+        assert ended.record is not None
+        assert ended.record.hook_error is None
+        gate.opened.set()
+        await until(lambda: not bench.executor.left_behind)
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_slot_is_taken_until_handler_and_hook_have_ended(clock: FakeClock) -> None:
+    """[D048] [D150]"""
+    handler, hook = Gate(), Gate()
+
+    async def main() -> None:
+        bench = Bench(clock, hook_seconds=30.0)
+        bench.handler(sync=True, hook="thread", timeout_seconds=60.0)
+        BODIES["hook"] = lambda _, __: hook.pass_in_thread()
+        claimed = bench.claim(lambda _: handler.pass_in_thread())
+        attempt = await bench.begin(claimed)
+        await bench.advance(60.0)
+        await until(hook.entered.is_set)
+        await bench.advance(30.0)
+        ended = await attempt
+        assert ended.handler_ended is not None
+        assert bench.executor.left_behind == 2
+        handler.opened.set()
+        await until(lambda: bench.executor.left_behind == 1)
+        assert not ended.handler_ended.done()
+        hook.opened.set()
+        await ended.handler_ended
         await bench.close()
 
     run(clock, main())

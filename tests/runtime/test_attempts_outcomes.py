@@ -16,7 +16,6 @@ import pytest
 
 import task_tracker.worker as package
 from task_tracker import TaskRecord
-from task_tracker.handlers import Handler
 from task_tracker.testing import FakeClock
 from task_tracker.worker import Cancelled, Fail, OutOfTime, Result, Retry, ShuttingDown, TaskContext
 from task_tracker.worker.outcomes import (
@@ -34,7 +33,7 @@ from task_tracker.worker.outcomes import (
     judged,
 )
 from task_tracker.worker.running import is_async
-from tests.runtime.attempting import Bench, Gate, run, until
+from tests.runtime.attempting import Bench, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -211,6 +210,8 @@ def test_retry_takes_no_time_that_is_none() -> None:
 def test_whatever_is_raised_ends_the_attempt_and_not_the_worker(clock: FakeClock, sync: bool) -> None:
     for error in (
         SystemExit(3),
+        KeyboardInterrupt(),
+        Unprintable(),
         StopIteration(7),
         GeneratorExit(),
         ExceptionGroup("many", [OSError("a"), OSError("b")]),
@@ -219,6 +220,13 @@ def test_whatever_is_raised_ends_the_attempt_and_not_the_worker(clock: FakeClock
         outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync)
         assert isinstance(outcome, Failed), error
         assert record.status == "failed"
+
+
+class Unprintable(Exception):
+    """Looking at it ends a program that is not careful."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
 
 
 def test_a_function_that_returns_a_coroutine_is_told_what_it_is(clock: FakeClock) -> None:
@@ -286,10 +294,6 @@ def group(*errors: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (OutOfTime(), TimedOut(9.0)),
-        (ShuttingDown(), Interrupted()),
-        (Cancelled(), CancelledOutcome()),
-        (group(Cancelled()), CancelledOutcome()),
         (group(Cancelled(), OSError("a")), Failed("OSError: a", may_retry=True)),
         (group(Retry(after=3, reason="b")), Failed("b", may_retry=True, after=3)),
         (group(Retry(), group(OSError("c"), Fail("d", code="e"))), Failed("d", "e")),
@@ -299,8 +303,45 @@ def group(*errors: BaseException) -> BaseException:
     ids=repr,
 )
 def test_what_was_raised_says_why(error: BaseException, outcome: object) -> None:
-    """[D047] [D056] Also before the loop has told of it: a thread may see a flag first."""
+    """[D056]"""
     assert judged(Raised(error), None, 9.0) == outcome
+
+
+STOPS: list[tuple[BaseException, StopReason, object]] = [
+    (OutOfTime(), StopReason.TIMEOUT, TimedOut(9.0)),
+    (ShuttingDown(), StopReason.SHUTDOWN, Interrupted()),
+    (Cancelled(), StopReason.CANCEL, CancelledOutcome()),
+    (group(Cancelled()), StopReason.CANCEL, CancelledOutcome()),
+]
+
+
+@pytest.mark.parametrize(("error", "reason", "outcome"), STOPS, ids=repr)
+def test_a_stop_is_believed_of_who_was_told_so(
+    error: BaseException, reason: StopReason, outcome: object
+) -> None:
+    """[D047] Also before the loop has told of it: a thread may see the signal first."""
+    assert judged(Raised(error), None, 9.0, seen=reason) == outcome
+    for other in (None, *({*StopReason} - {reason, StopReason.LOST})):
+        unasked = judged(Raised(error), None, 9.0, seen=other)
+        assert isinstance(unasked, Failed), other
+        assert (unasked.error_code, unasked.may_retry) == ("unasked_stop", True)
+        assert "nobody had told it to stop" in unasked.error
+
+
+@both
+@pytest.mark.parametrize("error", [OutOfTime("x"), ShuttingDown("x"), Cancelled("x")], ids=repr)
+def test_a_stop_that_nobody_asked_for_is_a_failure_like_others(
+    clock: FakeClock, sync: bool, error: BaseException
+) -> None:
+    """[D047] [D056] It uses up an attempt, waits before the next one, and is no shutdown, timeout or cancel."""
+    body = raising(error)
+    outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, idempotent=True)
+    assert isinstance(outcome, RetryAt)
+    assert (record.status, record.not_before) == ("pending", clock.now() + 1.0)
+    assert record.meta == {}
+    outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync)
+    assert (record.status, record.error_code) == ("failed", "unasked_stop")
+    assert type(error).__name__ in str(record.error)
 
 
 @pytest.mark.parametrize("did", [Returned(1), Returned(Fail("x")), Raised(OSError()), LeftBehind()], ids=repr)
@@ -339,42 +380,6 @@ def test_a_handler_that_cannot_be_imported_fails_the_task(clock: FakeClock) -> N
         await bench.close()
 
     run(clock, main())
-
-
-def test_an_import_that_hangs_costs_its_task_only(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[D048] Neither the slot nor the record waits for it for ever."""
-    gate = Gate()
-
-    async def main() -> None:
-        bench = Bench(clock)
-        bench.handler(timeout_seconds=60.0)
-        monkeypatch.setattr(Handler, "load", lambda _: gate.pass_in_thread())
-        attempt = bench.start(bench.claim())
-        await until(gate.entered.is_set)
-        await bench.advance(60.0)
-        ended = await attempt
-        assert ended.record is not None
-        assert (ended.record.status, ended.record.error_code) == ("failed", "handler_unavailable")
-        gate.opened.set()
-        await bench.close()
-
-    run(clock, main())
-
-
-def test_ctrl_c_is_not_a_failure_of_the_task_that_met_it(clock: FakeClock) -> None:
-    async def main() -> None:
-        bench = Bench(clock)
-        bench.handler()
-        claimed = bench.claim(on_loop(raising(KeyboardInterrupt())))
-        try:
-            await bench.start(claimed)
-        finally:
-            assert bench.stored(claimed[0]).status == "running"
-            bench.tracker.close()
-            await bench.executor.aclose()
-
-    with pytest.raises(KeyboardInterrupt):
-        run(clock, main())
 
 
 def test_a_task_without_a_handler_here_is_given_back(clock: FakeClock) -> None:

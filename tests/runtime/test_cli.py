@@ -174,6 +174,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(
 # ---- nonsense ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("check", [[], ["--check"]])
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
@@ -185,6 +186,13 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(
         (["--config=/nowhere/at/all"], {}, "cannot be read"),
         ([], {"TASK_TRACKER_WORKER__CONCURENCY": "3"}, "did you mean concurrency"),
         ([], {"TASK_TRACKER_WORKER__DRAIN_SECONDS": "soon"}, "worker.drain_seconds is 'soon'"),
+        (
+            [],
+            {"TASK_TRACKER_WORKER__DRAIN_SECONDS": "soon"},
+            "(in TASK_TRACKER_WORKER__DRAIN_SECONDS)",
+        ),
+        (["--shortest-poll-seconds=3", "--longest-poll-seconds=2"], {}, "poll_seconds is (3.0, 2.0)"),
+        (["--name="], {}, "name is ''"),
         ([], {"TASK_TRACKER_WORKER__MAX_RUNNING": "note=2"}, "give an object like"),
         (["--backend=memory"], {}, "memory"),
         (["--watch", "--backend=persistent"], {}, "needs the lease backend"),
@@ -198,11 +206,12 @@ def test_nonsense_is_refused_in_one_line(
     arguments: list[str],
     environment: dict[str, str],
     message: str,
+    check: list[str],
 ) -> None:
     """[D020] Exit code 2, and nothing has begun."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert main(["worker", HANDLERS, f"--root={tmp_path}", *arguments]) == 2
+    assert main(["worker", HANDLERS, f"--root={tmp_path}", *arguments, *check]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -269,6 +278,38 @@ def test_a_registry_that_is_not_there_is_refused(reference: str, message: str) -
         load_registry(reference)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise SystemExit(0)", "cannot be imported (SystemExit: 0)"),
+        ("raise OSError('no disk')", "cannot be imported (OSError: no disk)"),
+        ("def registry(): raise KeyError('dsn')", "failed when it was called (KeyError: 'dsn')"),
+        ("def registry(): raise SystemExit(0)", "failed when it was called (SystemExit: 0)"),
+        ("async def registry(): ...", "is async; give an ordinary function"),
+        (
+            "def __getattr__(name): raise ImportError('lazy')",
+            "cannot be looked up in told (ImportError: lazy)",
+        ),
+    ],
+)
+def test_what_the_module_does_wrong_is_said_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    body: str,
+    message: str,
+) -> None:
+    """Never as a success, nor as attempts that were left behind."""
+    (tmp_path / "told.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "told", raising=False)
+    assert main(["worker", "--handlers=told:registry", "--check"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    sys.modules.pop("told", None)
+
+
 def test_a_registry_may_be_a_value_or_what_makes_one() -> None:
     assert load_registry(f"{__name__}:BROKEN") is BROKEN
     assert load_registry("tests.runtime.work:registry").kinds() == all_handlers().kinds()
@@ -279,6 +320,24 @@ def test_the_exit_code_says_that_attempts_were_left(
 ) -> None:
     monkeypatch.setattr(Told, "run", lambda self: 2)
     assert main(["worker", HANDLERS, f"--root={tmp_path}"]) == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), SystemExit(0)])
+def test_a_worker_that_breaks_is_told_from_one_that_left_attempts(
+    told: list[Told],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+) -> None:
+    def breaks(self: Told) -> int:
+        raise error
+
+    monkeypatch.setattr(Told, "run", breaks)
+    assert main(["worker", HANDLERS, f"--root={tmp_path}", "--log-format=json"]) == 3
+    line = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert line["event"] == "worker_broke"
+    assert type(error).__name__ in line["error"]
 
 
 # ---- the program -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,8 @@ def test_what_a_crash_means_is_said_by_each_handler() -> None:
         ({"timeout_seconds": float("inf")}, "timeout_seconds is inf"),
         ({"timeout_seconds": float("nan")}, "timeout_seconds is nan"),
         ({"timeout_seconds": "1"}, "timeout_seconds is '1'"),
+        ({"timeout_seconds": 10**400}, "timeout_seconds is 1000"),
+        ({"cleanup_seconds": 10**400}, "cleanup_seconds is 1000"),
         ({"cleanup_seconds": -1}, "cleanup_seconds is -1"),
         ({"retry_seconds": 0}, "retry_seconds is 0"),
         ({"retry_limit_seconds": 0.5}, "retry_limit_seconds is 0.5, less than retry_seconds"),
@@ -214,6 +217,104 @@ def test_threads_that_need_it_at_once_get_the_same_function(
         row.task_type for row in rows
     ]
     assert len(set(functions)) == 2
+
+
+def test_an_import_that_takes_long_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: HandlerRegistry
+) -> None:
+    """[D160]"""
+    entered, opened = threading.Event(), threading.Event()
+    monkeypatch.setattr(sys, "test_gate", (entered, opened), raising=False)
+    text = "import sys\nentered, opened = sys.test_gate\nentered.set()\nassert opened.wait(30)\n"
+    slow = write_module(tmp_path, monkeypatch, "slow_handlers", f"{text}def run(ctx, payload): ...\n")
+    quick = write_module(tmp_path, monkeypatch, "quick_handlers", "def run(ctx, payload): ...\n")
+    rows = [
+        registry.register(name, handler=f"{name}:run", on_failure=f"{name}:run") for name in (slow, quick)
+    ]
+    loading = threading.Thread(target=rows[0].load)
+    loading.start()
+    try:
+        assert entered.wait(30)
+        assert rows[1].load() is rows[1].load_on_failure()
+        assert [row.is_loaded for row in rows] == [False, True]
+    finally:
+        opened.set()
+        loading.join()
+    assert rows[0].is_loaded
+
+
+def test_what_fails_since_two_threads_imported_at_once_is_imported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: HandlerRegistry
+) -> None:
+    """Of two modules that import each other one may see half of the other, and none does when it is alone."""
+    tries: list[str] = []
+    entered, opened = threading.Event(), threading.Event()
+    monkeypatch.setattr(sys, "test_gate", (tries, entered, opened), raising=False)
+    slow = write_module(
+        tmp_path,
+        monkeypatch,
+        "slow_half",
+        "import sys\n_, entered, opened = sys.test_gate\nentered.set()\nassert opened.wait(30)\n"
+        "def run(ctx, payload): ...\n",
+    )
+    half = write_module(
+        tmp_path,
+        monkeypatch,
+        "other_half",
+        "import sys\ntries = sys.test_gate[0]\ntries.append('')\n"
+        "if len(tries) % 2: raise ImportError('partially initialized module')\n"
+        "def run(ctx, payload): ...\n",
+    )
+    slow_row, half_row = (registry.register(name, handler=f"{name}:run") for name in (slow, half))
+    loading = threading.Thread(target=slow_row.load)
+    loading.start()
+    assert entered.wait(30)
+    try:
+        half_row.load()
+        assert len(tries) == 2
+    finally:
+        opened.set()
+        loading.join()
+    monkeypatch.delitem(sys.modules, half)
+    with pytest.raises(SettingsError, match="partially initialized"):
+        registry_of(f"{half}:run").load()
+    assert len(tries) == 3, "alone it is wrong at once"
+
+
+def registry_of(reference: str) -> Handler:
+    return HandlerRegistry().register("t", handler=reference)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise SystemExit('usage')",
+        "import asyncio\nraise asyncio.CancelledError",
+        "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad",
+        "def __getattr__(name):\n    import not_installed",
+        "def __getattr__(name):\n    raise SystemExit",
+        "class Run:\n    __signature__ = property(lambda self: 1 / 0)\n    def __call__(self): ...\nrun = Run()",
+        "class Run:\n    def __repr__(self): raise SystemExit\nrun = Run()",
+    ],
+)
+def test_whatever_a_module_does_when_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A script that calls sys.exit(), a module that finds its names by code of its own."""
+    row = registry_of(f"{write_module(tmp_path, monkeypatch, 'odd_handlers', text)}:run")
+    with pytest.raises(SettingsError, match="odd_handlers"):
+        row.load()
+    (problem,) = row.problems()
+    assert "odd_handlers" in problem
+
+
+def test_somebodys_ctrl_c_ends_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no signal comes, in other threads, it is the module's own doing."""
+    row = registry_of(f"{write_module(tmp_path, monkeypatch, 'asked', 'raise KeyboardInterrupt')}:run")
+    with pytest.raises(KeyboardInterrupt):
+        row.load()
+    (error,) = in_threads(row.load)
+    assert isinstance(error, SettingsError)
 
 
 def test_importing_the_library_with_handlers_brings_no_pydantic() -> None:

@@ -15,7 +15,8 @@ from task_tracker import HandlerRegistry, SettingsError
 from task_tracker.testing import FakeClock
 from task_tracker.worker import BlockingTaskContext, Resources, ShuttingDown, TaskContext
 from task_tracker.worker.outcomes import Done, Failed
-from tests.runtime.attempting import Bench, Gate, run, until
+from tests.runtime.attempting import OWNER, Bench, Gate, run, until, until_told
+from tests.runtime.handling import BODIES
 
 both = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
@@ -29,7 +30,7 @@ def resources(**factories: Callable[[], Any] | str) -> Resources:
     registry = HandlerRegistry()
     for name, factory in factories.items():
         registry.resource(name, factory)
-    return Resources(registry, close_seconds=10.0)
+    return Resources(registry, build_seconds=60.0, close_seconds=10.0)
 
 
 @both
@@ -147,6 +148,71 @@ def test_a_factory_that_raises_what_futures_cannot_hold(clock: FakeClock) -> Non
         await shared.aclose()
 
     run(clock, main())
+
+
+@both
+def test_a_factory_that_says_cancelled_or_exit_is_an_error(clock: FakeClock, sync: bool) -> None:
+    """[D047] Whoever asks was not cancelled, nor is the worker to end."""
+    errors: list[BaseException] = [asyncio.CancelledError(), SystemExit(2), KeyboardInterrupt()]
+
+    def build() -> None:
+        raise errors.pop(0)
+
+    async def on_loop() -> None:
+        build()
+
+    async def main() -> None:
+        shared = resources(client=build if sync else on_loop)
+        for message in ("was cancelled by its factory", "SystemExit", "KeyboardInterrupt"):
+            with pytest.raises(RuntimeError, match=message):
+                await shared.get("client")
+        await shared.aclose()
+
+    run(clock, main())
+
+
+@both
+def test_a_build_that_hangs_fails_in_time_and_holds_up_no_other(clock: FakeClock, sync: bool) -> None:
+    gate = Gate()
+
+    async def hangs() -> None:
+        gate.entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    names = [f"n{number}" for number in range(5)]
+
+    async def main() -> None:
+        factories: dict[str, Any] = dict.fromkeys(names, gate.pass_in_thread if sync else hangs)
+        shared = resources(**factories, other=lambda: "other")
+        asked = [asyncio.create_task(shared.get(name)) for name in (*names, "n0")]
+        await until(gate.entered.is_set)
+        assert await shared.get("other") == "other"
+        clock.advance(60.0)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(error, TimeoutError)
+            assert "was not built within 60 seconds" in str(error)
+        again = asyncio.create_task(shared.get("n0"))
+        gate.opened.set()
+        if sync:
+            assert await again is None
+        await shared.aclose()
+        await asyncio.wait({again})
+
+    run(clock, main())
+
+
+def test_a_timeout_of_the_factorys_own_is_passed_on(clock: FakeClock) -> None:
+    async def main() -> None:
+        shared = resources(client=lambda: throw(TimeoutError("connect")))
+        with pytest.raises(TimeoutError, match=r"^connect$"):
+            await shared.get("client")
+        await shared.aclose()
+
+    run(clock, main())
+
+
+def throw(error: BaseException) -> Any:
+    raise error
 
 
 class Closing:
@@ -287,6 +353,75 @@ def test_a_resource_that_cannot_be_built_fails_the_task(clock: FakeClock, sync: 
         ended = await bench.attempt((lambda ctx: ctx.resource("client")) if sync else on_loop)
         assert isinstance(ended.outcome, Failed)
         assert ended.outcome.error == "ConnectionError: no route"
+        await bench.close()
+
+    run(clock, main())
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout", "shutdown"])
+def test_a_thread_that_waits_for_a_resource_hears_that_it_is_to_stop(clock: FakeClock, how: str) -> None:
+    """[D039] [D048] It need not wait for a build that hangs; others do who were not told."""
+    gate = Gate()
+    told: list[str] = []
+
+    async def build() -> str:
+        await gate.pass_on_loop()
+        return "built"
+
+    def body(ctx: BlockingTaskContext) -> object:
+        try:
+            return ctx.resource("client")
+        except BaseException as error:
+            told.append(type(error).__name__)
+            raise
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.registry.resource("client", build)
+        bench.handler(sync=True, timeout_seconds=60.0, cleanup_seconds=5.0)
+        bench.handler("patient", sync=True)
+        claimed = bench.claim(body)
+        attempt = await bench.begin(claimed)
+        patient = await bench.begin(bench.claim(body, "patient")) if how != "shutdown" else None
+        await until(gate.entered.is_set)
+        if how == "cancel":
+            bench.tracker.cancel(claimed[0].key.task_id, **OWNER)
+        elif how == "timeout":
+            await bench.advance(60.0)
+        else:
+            bench.executor.interrupt()
+        await attempt
+        await until(lambda: told)
+        names = {"cancel": "Cancelled", "timeout": "OutOfTime", "shutdown": "ShuttingDown"}
+        assert told == [names[how]]
+        statuses = {"cancel": ("cancelled", None), "timeout": ("failed", "timeout")}
+        record = bench.stored(claimed[0])
+        assert (record.status, record.error_code) == statuses.get(how, ("failed", "interrupted"))
+        gate.opened.set()
+        if patient is not None:
+            ended = await patient
+            assert ended.record is not None
+            assert ended.record.result == "built"
+        await until(lambda: not bench.executor.left_behind)
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_hook_may_use_a_resource_although_its_handler_was_told_to_stop(clock: FakeClock) -> None:
+    """[D150]"""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.registry.resource("client", lambda: "built")
+        bench.handler(sync=True, hook="thread", timeout_seconds=60.0)
+        got: list[object] = []
+        BODIES["hook"] = lambda ctx, _: got.append(ctx.resource("client"))
+        attempt = await bench.begin(bench.claim(until_told))
+        await bench.advance(60.0)
+        ended = await attempt
+        assert ended.record is not None
+        assert (ended.record.hook_error, got) == (None, ["built"])
         await bench.close()
 
     run(clock, main())

@@ -36,15 +36,15 @@ from tests.runtime.places import (
     Place,
     count,
     handlers,
-    place_of,
+    place_for,
     stored,
     submit,
 )
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return place_of(request.param, tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    yield from place_for(request, tmp_path)
 
 
 @pytest.fixture
@@ -156,10 +156,13 @@ def test_what_is_known_here_is_checked_with_the_flag_too(tracker: TaskTracker) -
         ({"not_before": "tomorrow"}, ValueError, "not_before must be a Unix time in seconds, not 'tomorrow'"),
         ({"not_before": float("inf")}, ValueError, "not_before must be"),
         ({"not_before": -1}, ValueError, "not_before must be"),
+        ({"not_before": 2**70}, ValueError, "not_before must be a Unix time in seconds, not 11805"),
+        ({"not_before": 1_800_000_000_000}, ValueError, "not_before must be a Unix time in seconds"),
         ({"priority": 1.5}, ValueError, "priority must be a whole number from -1000000000 to 1000000000"),
         ({"priority": 10**9 + 1}, ValueError, "priority must be"),
         ({"timeout_seconds": 0}, ValueError, "timeout_seconds must be a finite number above 0, not 0"),
         ({"timeout_seconds": float("nan")}, ValueError, "timeout_seconds must be"),
+        ({"timeout_seconds": 10**400}, ValueError, "timeout_seconds must be"),
         ({"max_attempts": 0}, ValueError, "max_attempts must be a whole number of 1 or more"),
         (
             {"max_attempts": 2},
@@ -176,6 +179,14 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_stored(
     assert message in str(refused.value)
     assert count(place) == 0
     assert place.way.woken == []
+
+
+def test_the_longest_times_can_be_stored(place: Place, tracker: TaskTracker) -> None:
+    """As what a store can keep, whatever kind of number they were given as."""
+    task = submit(tracker, not_before=253_402_300_799, timeout_seconds=10**9)
+    record = stored(place, task)
+    assert (record.not_before, record.timeout_seconds) == (253_402_300_799.0, 1e9)
+    assert (type(task.record.not_before), type(task.record.timeout_seconds)) == (float, float)
 
 
 def test_a_task_may_shorten_its_handlers_time_and_no_more(tracker: TaskTracker) -> None:

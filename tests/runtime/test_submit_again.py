@@ -25,15 +25,15 @@ from tests.runtime.places import (
     Wider,
     count,
     handlers,
-    place_of,
+    place_for,
     stored,
     submit,
 )
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return place_of(request.param, tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    yield from place_for(request, tmp_path)
 
 
 @pytest.fixture
@@ -147,6 +147,54 @@ def test_a_payload_whose_credentials_are_gone_is_not_used(place: Place) -> None:
             with pytest.raises(InvalidPayload, match="were masked when it ended; pass payload anew"):
                 call(old.task_id)
         assert tracker.retry(old.task_id, payload={"url": "u"}).created
+
+
+@pytest.mark.parametrize("call", ["retry", "resume"])
+def test_a_payload_that_speaks_of_the_mask_is_none_that_was_masked(place: Place, call: str) -> None:
+    """A log or a document may hold the mark as text."""
+    payload = {"text": "token=[REDACTED] in a log", "lines": ["[REDACTED]"]}
+    with place.tracker(handlers(payload=None)) as tracker:
+        old = submit(tracker, payload=payload)
+        place.end("failed", meta_json=orjson.dumps({"_checkpoint": payload}))
+        assert getattr(tracker, call)(old.task_id).record.payload == payload
+
+
+@pytest.mark.parametrize("call", ["retry", "resume"])
+def test_what_was_masked_in_meta_is_not_taken_over(place: Place, tracker: TaskTracker, call: str) -> None:
+    """[D143] Nobody is to take the mask for the password."""
+    meta = {"by": "[REDACTED] by hand", "api_key": "k", "database": {"host": "db", "password": "hunter2"}}
+    old = submit(tracker, meta=meta)
+    assert place.end("failed").meta["api_key"] == "[REDACTED]"
+    assert getattr(tracker, call)(old.task_id).record.meta == {"by": meta["by"], f"{call}_of": old.task_id}
+
+
+def test_two_who_resume_the_same_task_get_the_same_one(place: Place, tracker: TaskTracker) -> None:
+    """Also where others of its kind may run beside it: both would go on from one checkpoint."""
+    old, beside = submit(tracker), submit(tracker)
+    place.end("failed")
+    first = tracker.resume(old.task_id)
+    with place.tracker() as other:
+        assert other.resume(old.task_id, **OWNER) == (first.record, False)
+    place.advance(1)
+    assert tracker.retry(old.task_id).created, "that begins anew, and may be beside it"
+    assert place.claimed()[1].task_id == beside.task_id
+    assert place.end("failed").task_id == first.task_id
+    with pytest.raises(
+        InvalidTransition, match=rf"was resumed before, as {first.task_id}, and that is failed"
+    ):
+        tracker.resume(old.task_id)
+    further = tracker.resume(first.task_id)
+    assert further.created
+    assert further.task_id not in (old.task_id, first.task_id)
+
+
+def test_what_resumed_a_task_and_was_deleted_is_in_nobodys_way(place: Place, tracker: TaskTracker) -> None:
+    old = submit(tracker)
+    place.end("failed")
+    first = tracker.resume(old.task_id)
+    place.end("completed")
+    tracker.delete(first.task_id)
+    assert tracker.resume(old.task_id).created
 
 
 def test_a_retry_begins_anew_and_a_resume_where_it_was(place: Place, tracker: TaskTracker) -> None:

@@ -22,15 +22,15 @@ from tests.runtime.places import (
     KINDS,
     Place,
     count,
-    place_of,
+    place_for,
     stored,
     submit,
 )
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return place_of(request.param, tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    yield from place_for(request, tmp_path)
 
 
 @pytest.fixture

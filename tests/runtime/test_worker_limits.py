@@ -26,7 +26,7 @@ from task_tracker.worker.retrying import attempts_allowed, may_retry, retry_paus
 from task_tracker.worker.slots import Slots
 from tests.core.support import OWNER, record_of
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import Crew, no_thread_is_left
+from tests.runtime.workers import THREADS_OF_ONE, Crew, no_thread_is_left
 
 
 @pytest.fixture(autouse=True)
@@ -167,9 +167,9 @@ def test_one_wedged_task_shows_and_costs_the_others_nothing(crew: Crew) -> None:
     async def scenario() -> None:
         async with worker:
             await until(lambda: WORK.runs)
-            crew.clock.until_waiting(2)
+            crew.clock.until_waiting(THREADS_OF_ONE)
             crew.clock.advance(10)
-            crew.clock.until_waiting(2)
+            crew.clock.until_waiting(THREADS_OF_ONE)
             crew.clock.advance(5)
             await until(lambda: worker.status().blocked_loop_seconds == 0)
             for _ in range(3):

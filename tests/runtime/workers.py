@@ -21,11 +21,11 @@ from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER, PATIENCE, join, own_threads
 from tests.runtime.work import registry
 
-__all__ = ["BEAT", "LEASE", "Crew", "InThread", "network", "no_thread_is_left"]
+__all__ = ["BEAT", "LEASE", "THREADS_OF_ONE", "Crew", "InThread", "network", "no_thread_is_left"]
 
 LEASE, BEAT = 30.0, 10.0
-THREADS_OF_ONE = 2
-"""Threads of a worker that wait on the clock: heartbeats and the watch over its loop."""
+THREADS_OF_ONE = 3
+"""Threads of a worker that wait on the clock: heartbeats, the watch over its loop, and what it says of itself."""
 
 
 @contextmanager

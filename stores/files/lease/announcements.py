@@ -36,11 +36,15 @@ class Announcements:
         self._control = control
         self._read = read
 
-    def make(self, record: TaskRecord) -> None:
-        """Announce ``record``."""
+    def make(self, record: TaskRecord, *, is_staged: bool = False) -> None:
+        """Announce ``record``. ``is_staged``: it is about to be created, and its staged file says so to doctor."""
+        path = self._control.announcement(announcement(record))
         # Nobody else uses the life: one that is there is a repeated request's.
         with contextlib.suppress(FileExistsError):
-            self._control.write(self._control.announcement(announcement(record)), b"", sync=False)
+            if is_staged:
+                self._control.mark(path)
+            else:
+                self._control.write(path, b"", sync=False)
 
     def take_back(self, record: TaskRecord) -> None:
         """Remove the announcement of ``record``, if it is there."""

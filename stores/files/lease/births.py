@@ -80,7 +80,7 @@ class Births:
             self._control.write(staged, data, sync=self._sync)
             self._make_entry(entry, name, record.key)
             if transitions.blocks_duplicates(record.status, record.completed_at):
-                self._announcements.make(record)
+                self._announcements.make(record, is_staged=True)
             if alone and not self._announcements.alone(record):
                 self._undo(record, staged, entry)
                 return None

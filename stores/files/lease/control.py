@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-from typing import Final
+import os
+from typing import Final, NamedTuple
 
 from stores.files.layout import encode_component
 from stores.files.lease.names import EntryName, digest
@@ -17,7 +18,16 @@ from stores.files.ops import DIRECTORY_FLAGS, NEW_FLAGS, READ_FLAGS, FileOps
 from task_tracker.errors import InvalidTaskId
 from task_tracker.records import TaskKey, TaskRecord
 
-__all__ = ["BUCKET_TICKS", "CANCEL", "MOST_ELECTIONS", "STAGE", "TICKS_PER_SECOND", "Control", "is_not_empty"]
+__all__ = [
+    "BUCKET_TICKS",
+    "CANCEL",
+    "MOST_ELECTIONS",
+    "STAGE",
+    "TICKS_PER_SECOND",
+    "Control",
+    "Look",
+    "is_not_empty",
+]
 
 STAGE: Final = "stage-"
 CANCEL: Final = "cancel"
@@ -35,6 +45,20 @@ _LARGEST_PRIORITY: Final = 10**9
 _FAR_SECONDS: Final = 9e10
 _LAST_PERIOD: Final = 99_999_999
 _BUCKET_TRIES: Final = 20
+
+
+class Look(NamedTuple):
+    """What a directory shows of its contents without being listed."""
+
+    mtime_ns: int
+    inode: int
+    links: int
+    """On most file systems one more for each directory in it."""
+
+    @classmethod
+    def of(cls, result: os.stat_result) -> Look:
+        """Return what ``stat`` said."""
+        return cls(result.st_mtime_ns, result.st_ino, result.st_nlink)
 
 
 class Control:
@@ -55,6 +79,11 @@ class Control:
         self.keys = f"{directory}/keys"
         self.deletes = f"{directory}/deletes"
         self.adopt = f"{directory}/adopt"
+        self.spares = f"{directory}/spares"
+        self.effects = f"{directory}/effects"
+        self.open_effects = f"{self.effects}/open"
+        self.paused = f"{directory}/paused"
+        self.workers = f"{directory}/workers"
 
     # ---- paths ---------------------------------------------------------------------------------------
 
@@ -62,7 +91,8 @@ class Control:
         """Return all directories that are there for good, each after the one it is in."""
         spread = (self.idle, self.leases, self.keys)
         return [
-            *(self.new, self.ready, self.later, self.deletes, self.adopt, *spread),
+            *(self.new, self.ready, self.later, self.deletes, self.adopt, self.spares),
+            *(self.paused, self.workers, *spread),
             *(f"{above}/{shard}" for above in spread for shard in self.shard_names()),
         ]
 
@@ -159,6 +189,16 @@ class Control:
                 self.ops.unlink(path)
             raise
 
+    def mark(self, path: str) -> None:
+        """Make a file of which neither contents nor time stamp matter. Raises FileExistsError."""
+        try:
+            # Another name of a file that is there: a new inode is the dearest thing that a file system gives.
+            self.ops.link(self.format, path)
+        except FileExistsError:
+            raise
+        except OSError:  # it has all the names that a file may have, or is somebody else's
+            self.write(path, b"", sync=False)
+
     def names(self, path: str) -> list[str]:
         """Return the names in a directory; none if it does not exist, or is somebody's file."""
         try:
@@ -181,6 +221,18 @@ class Control:
             return self.ops.fstat(handle).st_mtime_ns
         finally:
             self.ops.close(handle)
+
+    def look(self, path: str) -> Look:
+        """Return how a directory looks, opened for the same reason."""
+        handle = self.ops.open(path, DIRECTORY_FLAGS)
+        try:
+            return Look.of(self.ops.fstat(handle))
+        finally:
+            self.ops.close(handle)
+
+    def glance(self, path: str) -> Look:
+        """Return how a directory looks, or looked a while ago: to compare a later look with."""
+        return Look.of(self.ops.lstat(path))
 
     def file_mtime_ns(self, path: str) -> int:
         """Return the same of a file."""
@@ -226,7 +278,9 @@ class Control:
                 if not self.exists(source):
                     return False
             except FileNotFoundError:
-                self.make_above(target)  # somebody may remove an empty bucket again: try again
+                # Somebody may remove an empty bucket again, also while it is made: try again.
+                with contextlib.suppress(FileNotFoundError):
+                    self.make_above(target)
         raise OSError(errno.EBUSY, "its bucket is removed again and again; try again", target)
 
     def make_above(self, path: str) -> None:

@@ -14,12 +14,14 @@ from typing import Final, NamedTuple
 
 from stores.files.backing import SETTLED_NS
 from stores.files.lease.control import CANCEL, KEY, STAGE, Control
-from stores.files.lease.names import SHORT_TOKEN, EntryName, attempt_of
+from stores.files.lease.names import CLAIMING, SHORT_TOKEN, EntryName, attempt_of
 from task_tracker.clock import Clock
 from task_tracker.records import TaskRecord, TaskStatus
 
 __all__ = ["Entries", "Entry"]
 
+MOST_SPARES: Final = 16
+"""Staging directories that are kept: as many as a worker with many slots may need at once."""
 ROUNDS: Final = 20
 """Against a stale holder that goes on writing into the directory that is being emptied."""
 
@@ -43,6 +45,8 @@ class Entries:
         self._control = control
         self._ops = control.ops
         self._clock = clock
+        self._spares: list[str] = []
+        """Empty directories in ``spares/``. Somebody else may remove one, a forked child may take it."""
 
     # ---- claiming ------------------------------------------------------------------------------------
 
@@ -57,12 +61,11 @@ class Entries:
         The name with ``~`` says that the claim is not complete: a client that works with old directory handles
         could otherwise make its stage in an entry that was taken from it already.
         """
-        claiming = name.claimed(self.new_token(short=short), above=above)
-        first = self._control.lease(claiming)
+        settled = name.claimed(self.new_token(short=short), above=above)._replace(settled=True)
+        entry = Entry(self._control.lease(settled), settled)
+        first = entry.path + CLAIMING
         if not self._control.moved(path, first):
             return None
-        settled = claiming._replace(settled=True)
-        entry = Entry(self._control.lease(settled), settled)
         try:
             return entry if self._fence(first, entry) else None
         except OSError:
@@ -76,14 +79,29 @@ class Entries:
         """Make sure that no older holder can write, and that we can; False if the entry was taken meanwhile."""
         if not self.purge(first):
             return False
+        stage = f"{first}/{STAGE}{entry.name.token}"
         try:
             # A repeated request may find its own directory there: nobody else uses the token.
             with contextlib.suppress(FileExistsError):
-                self._ops.mkdir(f"{first}/{STAGE}{entry.name.token}")
+                if not self._placed_spare(stage):
+                    self._ops.mkdir(stage)
         except FileNotFoundError:
             return False
-        # Proves that the directory was made before anybody could take the entry over.
+        # Proves that the directory was there before anybody could take the entry over.
         return self._control.moved(first, entry.path)
+
+    def _placed_spare(self, stage: str) -> bool:
+        """Put a staging directory of a task that has ended in the place of a new one; False if there is none.
+
+        Raises FileNotFoundError if it is the entry that is missing.
+        """
+        try:
+            placed = self._control.moved(self._spares.pop(), stage)
+        except IndexError:
+            return False
+        if not placed:
+            self._spares.clear()  # somebody has tidied up
+        return placed
 
     def purge(self, path: str) -> bool:
         """Empty and remove every staging directory, never the wish to cancel; False if the entry is gone."""
@@ -223,6 +241,22 @@ class Entries:
         self.let_go(entry)
         if home != entry.path:
             self._control.move_home(entry.path, home)
+
+    def retire(self, entry: Entry) -> None:
+        """Remove an entry whose task was ended by its holder, who has left nothing in his staging directory.
+
+        That one is kept for another claim: a directory is dear to make and to remove. Nothing can come out of it under
+        a name of its former life, nor into it: its holder has done with it, nobody had taken the entry from him, or
+        the rename would fail, and what he staged has names that never come back.
+        """
+        token: str | None = entry.name.token
+        if len(self._spares) < MOST_SPARES:
+            spare = f"{self._control.spares}/{token}"
+            with contextlib.suppress(OSError):  # it is removed then
+                self._ops.rename(entry.stage, spare)
+                self._spares.append(spare)
+                token = None
+        self.remove(entry.path, token)
 
     def remove(self, path: str, token: str | None = None) -> None:
         """Remove an entry and all that is in it. It may be gone already, or be taken over: not our business then."""

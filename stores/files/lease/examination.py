@@ -16,6 +16,8 @@ from stores.files.indexes import Indexes
 from stores.files.layout import Layout
 from stores.files.lease.births import Births
 from stores.files.lease.control import BUCKET_TICKS, KEY, Control
+from stores.files.lease.effects import Effects
+from stores.files.lease.effects_examination import EffectsExamination
 from stores.files.lease.entries import Entries
 from stores.files.lease.names import EntryName, announcement, announcement_of, digest, life_of
 from stores.files.lease.records import Records
@@ -45,6 +47,7 @@ class Examination:
         entries: Entries,
         records: Records,
         recovery: Recovery,
+        effects: Effects,
         *,
         lease_seconds: float,
         fix: bool,
@@ -57,18 +60,32 @@ class Examination:
         self._entries = entries
         self._records = records
         self._recovery = recovery
+        self._effects = effects
         self._lease_seconds = lease_seconds
         self._fix = fix
         self._active: dict[TaskKey, TaskRecord] = {}
         self._digests: dict[str, TaskKey] = {}
+        self._whole = True
 
     def findings(self) -> Sequence[Finding]:
         """Look at everything once."""
+        begun_ns = self._control.now_ns()
         found = [*self._missing_directories(), *self._half_made()]
         found += self._look_at_records()
         found += self._look_at_entries()
         found += self._look_at_announcements()
         found += self._look_at_leftovers()
+        found += EffectsExamination(
+            self._effects,
+            self._control,
+            self._records.read,
+            self._recovery.old,
+            begun_ns=begun_ns,
+            digests=self._digests,
+            whole=self._whole,
+            lease_seconds=self._lease_seconds,
+            fix=self._fix,
+        ).findings()
         return found
 
     def _missing_directories(self) -> Iterator[Finding]:
@@ -111,6 +128,7 @@ class Examination:
                 if task_id is not None:
                     yield from self._look_at_record(TaskKey(account_id, user_id, task_id))
             yield from self._look_at_temporaries(directory, names)
+        self._whole = not failed
         for error in failed:
             yield Finding("unreadable", self._layout.prefix, str(error))
 
@@ -125,7 +143,10 @@ class Examination:
         except StoreUnavailable as error:
             yield Finding("unreadable", path, str(error))
             return
-        if record is None or record.status.is_terminal:
+        if record is None:
+            return
+        if record.status.is_terminal:
+            yield from self._look_at_named(record, path)
             return
         self._active[key] = record
         if not record.status.is_active:
@@ -144,6 +165,21 @@ class Examination:
             "who claims it, or now with fix",
             fixed,
         )
+
+    def _look_at_named(self, record: TaskRecord, path: str) -> Iterator[Finding]:
+        """Report a record that names a directory that is not there, or that it must not name."""
+        try:
+            effects = self._effects.path_of(record, path)
+        except CorruptRecord as error:
+            yield Finding("lost_effects", path, str(error))
+            return
+        if effects is not None and not self._control.exists(effects):
+            yield Finding(
+                "lost_effects",
+                effects,
+                f"task {record.task_id} of {record.account_id}/{record.user_id} names it, and it is not there; restore "
+                "it from a backup, or delete the task",
+            )
 
     def _look_at_temporaries(self, directory: str, names: Sequence[str]) -> Iterator[Finding]:
         for name in names:

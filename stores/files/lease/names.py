@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import orjson
@@ -16,6 +17,7 @@ from stores.files.layout import decode_component, encode_component
 from task_tracker.records import Attempt, TaskKey, TaskRecord
 
 __all__ = [
+    "CLAIMING",
     "LEGACY",
     "EntryName",
     "announcement",
@@ -30,6 +32,9 @@ LEGACY: Final = "legacy"
 """The life of a record that was written without one."""
 SHORT_TOKEN: Final = "u"
 """First letter of the token of a claim that lasts for one call only: whoever meets it waits a moment."""
+
+CLAIMING: Final = "~"
+"""At the end of the name of an entry whose claim is not complete."""
 
 _LONGEST_KEY: Final = 150
 """Leaves room for sort, life, epoch and token below the 255 bytes that file systems allow for a name."""
@@ -59,7 +64,7 @@ class EntryName(NamedTuple):
     settled: bool = True
 
     def __str__(self) -> str:
-        mark = "" if self.settled else "~"
+        mark = "" if self.settled else CLAIMING
         return f"{self.sort}.{self.key}.{self.life}@{self.epoch}-{self.token}{mark}"
 
     @classmethod
@@ -79,7 +84,7 @@ class EntryName(NamedTuple):
 
     def claimed(self, token: str, *, above: int = 0) -> EntryName:
         """Return the name that the next claim gives the entry: an epoch higher, and higher than ``above``."""
-        return self._replace(epoch=max(self.epoch, above) + 1, token=token, settled=False)
+        return EntryName(self.sort, self.key, self.life, max(self.epoch, above) + 1, token, settled=False)
 
     def is_of(self, other: EntryName) -> bool:
         """Tell whether both are entries of one life of one task."""
@@ -88,7 +93,7 @@ class EntryName(NamedTuple):
     @property
     def task(self) -> TaskKey | None:
         """The triple, None if the name is too short for it."""
-        parts = [decode_component(part) for part in self.key.split("+")]
+        parts = [_decoded(part) for part in self.key.split("+")]
         if len(parts) != 3 or None in parts:
             return None
         account_id, user_id, task_id = parts
@@ -129,6 +134,7 @@ def attempt_of(record: TaskRecord) -> Attempt | None:
     return attempt
 
 
+@lru_cache(maxsize=1024)
 def kind_digest(account_id: str, user_id: str, task_type: str, resource_id: str | None) -> str:
     """Return 16 hex digits that stand for an owner's tasks of one type and resource."""
     kind = orjson.dumps([account_id, user_id, task_type, resource_id])
@@ -148,6 +154,9 @@ def announcement_of(name: str) -> tuple[str, str, str] | None:
         return None
     task_id = decode_component(match["task"])
     return None if task_id is None else (match["kind"], task_id, match["life"])
+
+
+_decoded = lru_cache(maxsize=1024)(decode_component)
 
 
 def _key_text(key: TaskKey) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
 
@@ -125,9 +126,9 @@ class Ownership:
         self._check_root = check_root
         self._locks = KeyedLocks()
 
-    def patience(self) -> Patience:
+    def patience(self, most_seconds: float = math.inf) -> Patience:
         """Return how long a call may wait for one that is under way elsewhere."""
-        return Patience(self._clock, self._control.ops.pause, self._patience_seconds)
+        return Patience(self._clock, self._control.ops.pause, min(self._patience_seconds, most_seconds))
 
     # ---- claiming ------------------------------------------------------------------------------------
 
@@ -250,14 +251,14 @@ class Ownership:
         """
         entry, stored = grabbed
         record = stored.record
-        with self._guarded(grabbed):
+        with self.guarded(grabbed):
             if count_attempt and record.status is not TaskStatus.PENDING:
                 raise self.held(record, entry.path)
             wished = self._entries.cancel_requested_at(entry.path) is not None
             if record.status is TaskStatus.PENDING and wished:
                 self.cancel(grabbed)
                 return None
-            lease = self.lease(grabbed, holder, count_attempt=count_attempt)
+            lease = self.lease(grabbed, holder, count_attempt=count_attempt, wished=wished)
             if not count_attempt:
                 return lease, stored
             return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt_of(lease)))
@@ -271,7 +272,7 @@ class Ownership:
         return lease, done
 
     @contextlib.contextmanager
-    def _guarded(self, grabbed: Grabbed) -> Iterator[None]:
+    def guarded(self, grabbed: Grabbed) -> Iterator[None]:
         """Let go of an entry if what is to be done with it fails: nobody else is to wait for it."""
         try:
             yield
@@ -279,9 +280,13 @@ class Ownership:
             self.leave(grabbed.entry, grabbed.record.key)
             raise
 
-    def lease(self, grabbed: Grabbed, holder: str, *, count_attempt: bool) -> EntryLease:
-        """Return the lease on a grabbed entry."""
+    def lease(
+        self, grabbed: Grabbed, holder: str, *, count_attempt: bool, wished: bool | None = None
+    ) -> EntryLease:
+        """Return the lease on a grabbed entry. ``wished``: whether a cancel waits in it, if that was looked for."""
         entry, record = grabbed.entry, grabbed.record
+        if wished is None:
+            wished = self._entries.cancel_requested_at(entry.path) is not None
         count = record.attempt.count if record.attempt is not None else 0
         lease = EntryLease(
             record.key,
@@ -293,9 +298,7 @@ class Ownership:
             entry=entry,
             progress=Progress(announcement(record)),
         )
-        if transitions.cancellation_requested(record) or (
-            self._entries.cancel_requested_at(entry.path) is not None
-        ):
+        if wished or transitions.cancellation_requested(record):
             lease.cancel_requested.set()
         return lease
 
@@ -306,13 +309,13 @@ class Ownership:
         if grabbed.record.status is TaskStatus.PENDING:
             self.settle(grabbed)
             return None
-        with self._guarded(grabbed):
+        with self.guarded(grabbed):
             lease = self.lease(grabbed, holder, count_attempt=count_attempt)
             return self._begin_with(lease, grabbed.record) if count_attempt else (lease, grabbed.stored)
 
     def settle(self, grabbed: Grabbed) -> None:
         """Give back an entry with which nothing is to be done. A wish to cancel a waiting task is fulfilled."""
-        with self._guarded(grabbed):
+        with self.guarded(grabbed):
             if grabbed.record.status is not TaskStatus.PENDING:
                 self._entries.let_go(grabbed.entry)
             elif self._entries.cancel_requested_at(grabbed.entry.path) is not None:
@@ -357,7 +360,10 @@ class Ownership:
         lease.progress.given_up = True
         with contextlib.suppress(OSError):  # the task has ended; the reconciler tidies up
             self._control.remove_file(self._control.announcement(lease.progress.announced))
-            self._entries.remove(lease.entry.path, lease.token)
+            if self._records.is_clean(lease.entry):
+                self._entries.retire(lease.entry)
+            else:
+                self._entries.remove(lease.entry.path, lease.token)
         return stored
 
     def _publish(self, lease: EntryLease, record: TaskRecord) -> Stored:
@@ -386,6 +392,22 @@ class Ownership:
             self._lost(held)
         if not lease.cancel_requested.is_set() and self._entries.cancel_requested_at(path) is not None:
             lease.cancel_requested.set()
+
+    @contextlib.contextmanager
+    def under(self, lease: Lease) -> Iterator[EntryName]:
+        """Do something that is no write of the record, between two looks at whether ``lease`` is held.
+
+        Nothing is written under this lease meanwhile. Raises LeaseLost, also for what was done in the block in vain.
+        """
+        with self._locks.hold(lease.token):
+            held = self._held(lease)
+            self._look(held)
+            yield held.entry.name
+            self._look(held)
+
+    def _look(self, lease: EntryLease) -> None:
+        if not self._control.exists(lease.entry.path):
+            self._lost(lease)
 
     def _held(self, lease: Lease) -> EntryLease:
         """Return the lease with its entry. Refused without a look once it is known to be lost."""
@@ -448,19 +470,30 @@ class Ownership:
         record = transitions.cancelled(grabbed.record, self._clock.now())
         return self.finish(grabbed, record)
 
-    def write(self, grabbed: Grabbed, record: TaskRecord) -> Stored | None:
-        """Write ``record`` on the behalf of somebody who holds nothing; None if it has to be tried again."""
-        with self._guarded(grabbed):
-            at = self._entries.cancel_requested_at(grabbed.entry.path)
-            if at is not None and grabbed.record.status is TaskStatus.PENDING:
+    def write(self, grabbed: Grabbed, record: TaskRecord, said: Attempt | None = None) -> Stored | None:
+        """Write ``record`` on the behalf of somebody who holds nothing; None if it has to be tried again.
+
+        ``said`` is what another store has counted, if the record comes from one.
+        """
+        with self.guarded(grabbed):
+            entry, before = grabbed
+            at = self._entries.cancel_requested_at(entry.path)
+            if at is not None and before.record.status is TaskStatus.PENDING:
                 self.cancel(grabbed)
                 return None
-            return self.finish(grabbed, transitions.under_intent(record, at))
+            last = transitions.carried_on(claim_of(before.record), said)
+            if last is not None and last.epoch >= entry.name.epoch:  # the entry counts as far as its record
+                again = self._entries.grab(entry.path, entry.name, short=True, above=last.epoch)
+                if again is None:
+                    return None
+                grabbed = Grabbed(again, before)
+            return self.finish(grabbed, transitions.under_intent(record, at), last)
 
-    def finish(self, grabbed: Grabbed, record: TaskRecord) -> Stored | None:
-        """Write ``record`` and give up the entry; None if somebody was quicker."""
+    def finish(self, grabbed: Grabbed, record: TaskRecord, last: Attempt | None = None) -> Stored | None:
+        """Write ``record`` and give up the entry; None if somebody was quicker. ``last``: by default its own."""
         entry, before = grabbed.entry, grabbed.record
-        attempt = transitions.next_attempt(claim_of(before), entry.name.token, above=entry.name.epoch - 1)
+        last = claim_of(before) if last is None else last
+        attempt = transitions.next_attempt(last, entry.name.token, above=entry.name.epoch - 1)
         record = record.changed(attempt=attempt, creation=entry.name.life)
         announced, name = announcement(before), announcement(record)
         try:
@@ -510,7 +543,10 @@ def attempt_of(lease: Lease) -> Attempt:
 
 
 def _stamped(record: TaskRecord, lease: EntryLease) -> TaskRecord:
-    return record.changed(attempt=attempt_of(lease), creation=lease.entry.name.life)
+    attempt, life = attempt_of(lease), lease.entry.name.life
+    if record.attempt == attempt and record.creation == life:
+        return record  # what holders hand back carries it
+    return record.changed(attempt=attempt, creation=life)
 
 
 def _token(record: TaskRecord) -> str | None:

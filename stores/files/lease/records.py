@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
+from typing import Final
 
 from stores.files.layout import Layout
 from stores.files.lease.control import Control
@@ -21,6 +22,9 @@ from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Stored, Version
 
 __all__ = ["Records"]
+
+_MOST_LITTERED: Final = 10_000
+"""Claims of which that is noted. Where so much goes wrong, nothing is taken to be clean any more."""
 
 
 class Records:
@@ -38,6 +42,7 @@ class Records:
         self._control = control
         self._load = load
         self._serials = itertools.count()
+        self._littered: set[str] = set()
 
     def load(self, key: TaskKey) -> Stored | None:
         """Return a record as it is stored, None if there is none. Raises CorruptRecord, StoreUnavailable."""
@@ -78,12 +83,13 @@ class Records:
         data = encode_record(record)
         staged = f"{entry.stage}/{next(self._serials)}"
         version = FileVersion.of(data, None)
+        clean = False
         try:
             self._control.write(staged, data, sync=self._files.syncs)
         except FileNotFoundError:
             return None
         try:
-            self._files.publish(staged, directory, name, final=record.status.is_terminal)
+            clean = self._files.publish(staged, directory, name, final=record.status.is_terminal)
         except FileNotFoundError:
             known = isinstance(before, FileVersion) and before.digest == version.digest
             if known or not self._landed(directory, name, data):
@@ -92,7 +98,14 @@ class Records:
         except BaseException:
             self._discard(staged)
             raise
+        finally:
+            if not clean:
+                self._littered.add(entry.name.token)
         return Stored(record, version)
+
+    def is_clean(self, entry: Entry) -> bool:
+        """Tell whether all that was published by way of this entry's stage went well, so that nothing is left in it."""
+        return entry.name.token not in self._littered and len(self._littered) < _MOST_LITTERED
 
     def _landed(self, directory: str, name: str, data: bytes) -> bool:
         """Tell whether a write whose answer was "not there" was done all the same (a repeated request)."""

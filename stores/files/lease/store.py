@@ -23,10 +23,12 @@ from stores.files.lease.announcements import Announcements, Crowded
 from stores.files.lease.births import Births, Fenced, Place
 from stores.files.lease.control import Control
 from stores.files.lease.deletions import Busy, Deletions
+from stores.files.lease.effects import Effects
 from stores.files.lease.entries import Entries
 from stores.files.lease.examination import Examination
 from stores.files.lease.ground import Ground
 from stores.files.lease.intents import Intents
+from stores.files.lease.notices import Notices
 from stores.files.lease.ownership import EntryLease, Ownership
 from stores.files.lease.queue import Queue
 from stores.files.lease.records import Records
@@ -53,6 +55,7 @@ from task_tracker.errors import (
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import (
     Capabilities,
+    EffectsPlace,
     Expired,
     Finding,
     Lease,
@@ -62,6 +65,7 @@ from task_tracker.store import (
     StoreOptions,
     Unchanged,
     Version,
+    WorkerFact,
     Workload,
     lease_terms,
 )
@@ -148,9 +152,18 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._records, self._control, self._entries, self._births, self._ownership, clock
         )
         self._deletions = Deletions(self._control, clock, self._mark_deletion)
+        self._effects = Effects(files, self._layout, self._control, self._ownership, self._records.read)
+        self._notices = Notices(self._control, clock, sync=files.syncs)
         queue, reports = Queue(self._control, clock), Reports()
         self._work = Work(
-            self._control, self._births, self._entries, self._records, self._ownership, queue, reports
+            self._control,
+            self._births,
+            self._entries,
+            self._records,
+            self._ownership,
+            queue,
+            self._notices,
+            reports,
         )
         self._adoption = Adoption(
             self._control,
@@ -170,6 +183,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._ownership,
             self._watch,
             self._adoption,
+            self._effects,
             reports,
             lease_seconds=self.lease_seconds,
         )
@@ -199,7 +213,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             return None
         return self._create(record, alone=True)
 
-    def _create(self, record: TaskRecord, *, alone: bool) -> Stored | None:
+    def _create(self, record: TaskRecord, *, alone: bool, said: Attempt | None = None) -> Stored | None:
         directory, name = self._layout.place(record.key)
         place = Place(
             self._local.where(directory, name),
@@ -210,7 +224,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
         removed = False
         while True:
             token = self._clock.new_token()
-            stamped = record.changed(attempt=Attempt(0, token, "", 0), creation=token)
+            stamped = record.changed(attempt=transitions.first_attempt(token, said), creation=token)
             with self._trouble("create", place.path):
                 try:
                     data = self._births.create(stamped, place, alone=alone)
@@ -269,6 +283,17 @@ class LeaseTaskStore(FileStore, LeaseStore):
 
     def update(self, record: TaskRecord, *, expected: Version | None) -> Stored:
         """Write on somebody's behalf; see :meth:`TaskStore.update`."""
+        return self._update(record, expected)
+
+    def take_in(self, record: TaskRecord, *, expected: Version | None = None) -> Stored:
+        """Store a record from elsewhere; see :meth:`LeaseStore.take_in`."""
+        if expected is not None:
+            return self._update(record, expected, said=record.attempt)
+        created = self._create(record, alone=False, said=record.attempt)
+        assert created is not None
+        return created
+
+    def _update(self, record: TaskRecord, expected: Version | None, *, said: Attempt | None = None) -> Stored:
         key = record.key
         self._placed(key)
         with self._trouble("write", self._records.path(key)):
@@ -282,7 +307,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
                     if expected is not None and _digest(expected) != _digest(grabbed.stored.version):
                         self._ownership.settle(grabbed)
                         continue  # and be told so above
-                    done = self._ownership.write(grabbed, record)
+                    done = self._ownership.write(grabbed, record, said)
                     if done is not None:
                         return done
                 self._ownership.wait(patience, stored.record)
@@ -342,7 +367,20 @@ class LeaseTaskStore(FileStore, LeaseStore):
     def end(self, lease: Lease, record: TaskRecord) -> Stored:
         """Write a terminal record and give up the lease; see :meth:`LeaseStore.end`."""
         with self._trouble("write", self._records.path(lease.key)):
-            return self._with_seen(self._ownership.end(lease, record))
+            if isinstance(lease, EntryLease):
+                self._effects.ending(lease.entry.name, record)
+            ended = self._ownership.end(lease, record)
+            self._effects.ended(ended.record)
+            return self._with_seen(ended)
+
+    def effects(self, lease: Lease) -> EffectsPlace:
+        """Make the directory of an attempt; see :meth:`HasEffects.effects`."""
+        with self._trouble("make a directory for", self._records.path(lease.key)):
+            return self._effects.open(lease)
+
+    def effects_path(self, record: TaskRecord) -> str | None:
+        """Return the directory that a record names; see :meth:`HasEffects.effects_path`."""
+        return self._effects.path_of(record, self._records.path(record.key))
 
     def request_cancel(self, key: TaskKey) -> Stored:
         """Make the wish to cancel durable; see :meth:`LeaseStore.request_cancel`."""
@@ -365,7 +403,9 @@ class LeaseTaskStore(FileStore, LeaseStore):
     def recover(self, *, limit: int = 1000) -> int:
         """Settle what crashes left half-made; see :meth:`LeaseStore.recover`."""
         with self._trouble("look at", self._control.directory):
-            return self._recovery.recover(limit)
+            done = self._recovery.recover(limit)
+            self._notices.forget(limit)
+            return done
 
     def unclaimed(
         self,
@@ -383,6 +423,38 @@ class LeaseTaskStore(FileStore, LeaseStore):
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""
         with self._trouble("list", self._control.directory):
             return self._work.workload()
+
+    # ---- coordination of workers -----------------------------------------------------------------------
+
+    def pause(self, task_type: str) -> None:
+        """Have nobody claim tasks of this type; see :meth:`LeaseStore.pause`."""
+        with self._trouble("pause a type in", self._control.paused):
+            self._notices.pause(task_type)
+
+    def unpause(self, task_type: str) -> None:
+        """Let them be claimed again; see :meth:`LeaseStore.unpause`."""
+        with self._trouble("resume a type in", self._control.paused):
+            self._notices.unpause(task_type)
+
+    def paused(self) -> Sequence[str]:
+        """Return the paused types; see :meth:`LeaseStore.paused`."""
+        with self._trouble("list", self._control.paused):
+            return self._notices.paused()
+
+    def publish(self, fact: WorkerFact) -> None:
+        """Store what a worker says of itself; see :meth:`LeaseStore.publish`."""
+        with self._trouble("write to", self._control.workers):
+            self._notices.publish(fact)
+
+    def withdraw(self, name: str) -> None:
+        """Take it away; see :meth:`LeaseStore.withdraw`."""
+        with self._trouble("remove from", self._control.workers):
+            self._notices.withdraw(name)
+
+    def facts(self) -> Sequence[WorkerFact]:
+        """Return what workers that live say of themselves; see :meth:`LeaseStore.facts`."""
+        with self._trouble("list", self._control.workers):
+            return self._notices.facts()
 
     # ---- upkeep --------------------------------------------------------------------------------------
 
@@ -425,6 +497,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
         """Remove expired records of all owners; see :meth:`TaskStore.purge`."""
         with self._trouble("look at", self._control.directory):
             self._adoption.now_and_then()
+            self._recovery.sweep_effects(limit)
         return super().purge(cutoffs, limit=limit)
 
     def _check_purgeable(self) -> None:
@@ -449,11 +522,12 @@ class LeaseTaskStore(FileStore, LeaseStore):
             self._entries,
             self._records,
             self._recovery,
+            self._effects,
             lease_seconds=self.lease_seconds,
             fix=fix,
         )
         with self._trouble("examine", self._control.directory):
-            return examination.findings()
+            return [*examination.findings(), *self._notices.findings(fix=fix)]
 
     # ---- the pieces ------------------------------------------------------------------------------------
 
@@ -470,7 +544,10 @@ class LeaseTaskStore(FileStore, LeaseStore):
                     return True
                 raise
             found[:] = [stored.record]
-            return check(stored)
+            if not check(stored):
+                return False
+            self._effects.leaving(stored.record)
+            return True
 
         patience = self._ownership.patience()
         while True:
@@ -487,9 +564,10 @@ class LeaseTaskStore(FileStore, LeaseStore):
                     ) from error
             if deleted:
                 self._indexes.forget(key.account_id, key.user_id, self._layout.place(key)[1])
-                with contextlib.suppress(OSError):
-                    for record in found:  # whoever ended it may have stopped before doing so
+                for record in found:
+                    with contextlib.suppress(OSError):  # whoever ended it may have stopped before doing so
                         self._announcements.take_back(record)
+                    self._effects.left(record)
             return deleted
 
     def _mark_deletion(self, removed: str, key: TaskKey) -> None:

@@ -1,18 +1,19 @@
 """What crashes left half-made, and leases whose holder has stopped.
 
-Owns the passes over ``new/``, ``deletes/`` and ``leases/``. Each item is settled by itself: one that cannot be
-read or written keeps nothing else from being settled.
+Owns the passes over ``new/``, ``deletes/``, ``leases/`` and ``effects/open/``. Each item is settled by itself: one
+that cannot be read or written keeps nothing else from being settled.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stores.files.lease.adoption import Adoption
 from stores.files.lease.births import Births
 from stores.files.lease.control import Control
 from stores.files.lease.deletions import Deletions
+from stores.files.lease.effects import Effects
 from stores.files.lease.entries import Entry
 from stores.files.lease.names import life_of
 from stores.files.lease.ownership import EntryLease, Ownership
@@ -38,6 +39,7 @@ class Recovery:
         ownership: Ownership,
         watch: LeaseWatch,
         adoption: Adoption,
+        effects: Effects,
         reports: Reports,
         *,
         lease_seconds: float,
@@ -49,6 +51,7 @@ class Recovery:
         self._ownership = ownership
         self._watch = watch
         self._adoption = adoption
+        self._effects = effects
         self._reports = reports
         self._lease_seconds = lease_seconds
 
@@ -58,17 +61,41 @@ class Recovery:
         for directory, settle in (
             (self._control.new, self._births.recover),
             (self._control.deletes, self._deletions.recover),
+            (self._control.spares, self._remove_spare),
         ):
-            old = self.old(directory, self._lease_seconds)
-            # Entries first: whether a staged record was linked is found out by way of its entry.
-            for name in sorted(old, key=lambda name: "@" not in name):
-                if done >= limit:
-                    return done
-                try:
-                    done += settle(name)
-                except (OSError, TaskTrackerError) as error:
-                    self._reports.tell(f"{directory}/{name}", error)
-        return done + self._work.promote(limit) + self._adoption.once()
+            done += self._settle_old(directory, settle, limit - done)
+            if done >= limit:
+                return done
+        done += self._work.promote(limit) + self._adoption.once()
+        return done + self.sweep_effects(limit)  # last: removing files may take long
+
+    def _remove_spare(self, name: str) -> bool:
+        """Remove a staging directory that nobody has used for a while. It is nothing that a crash left half-made."""
+        self._control.remove_directory(f"{self._control.spares}/{name}")
+        return False
+
+    def sweep_effects(self, limit: int) -> int:
+        """Remove what attempts left that can never complete their task; return of how many."""
+        directory = self._control.open_effects
+        try:
+            return self._settle_old(directory, self._effects.settling(), limit)
+        except OSError as error:
+            self._reports.tell(directory, error)
+            return 0
+
+    def _settle_old(self, directory: str, settle: Callable[[str], bool], limit: int) -> int:
+        """Settle what has lain in a directory for more than a lease term, ``limit`` items at most."""
+        done = 0
+        old = self.old(directory, self._lease_seconds)
+        # Entries first: whether a staged record was linked is found out by way of its entry.
+        for name in sorted(old, key=lambda name: "@" not in name):
+            if done >= limit:
+                break
+            try:
+                done += settle(name)
+            except (OSError, TaskTrackerError) as error:
+                self._reports.tell(f"{directory}/{name}", error)
+        return done
 
     def old(self, directory: str, seconds: float) -> list[str]:
         """Return the names in a directory that have not been touched for so long, by the file server's clock."""

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Set as AbstractSet
 
 from stores.files.lease.births import Births
 from stores.files.lease.control import Control
 from stores.files.lease.entries import Entries, Entry
 from stores.files.lease.names import EntryName, life_of
+from stores.files.lease.notices import Notices, PauseLook
 from stores.files.lease.ownership import EntryLease, Grabbed, Ownership
 from stores.files.lease.queue import Queue
 from stores.files.lease.records import Records
 from stores.files.lease.reports import Reports
+from stores.files.lease.room import LONGEST_WAIT_SECONDS, Room
 from task_tracker.errors import CorruptRecord, TaskTrackerError
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Stored, Workload
 
 __all__ = ["Work"]
-
-_CROWDED_TRIES: Final = 5
 
 
 class Work:
@@ -38,6 +38,7 @@ class Work:
         records: Records,
         ownership: Ownership,
         queue: Queue,
+        notices: Notices,
         reports: Reports,
     ) -> None:
         self._control = control
@@ -46,8 +47,9 @@ class Work:
         self._records = records
         self._ownership = ownership
         self._queue = queue
+        self._notices = notices
         self._reports = reports
-        self._types: dict[str, str] = {}
+        self._room = Room(self._leases, self._record)
 
     # ---- the next task -------------------------------------------------------------------------------
 
@@ -59,32 +61,49 @@ class Work:
         *,
         count_attempt: bool,
     ) -> tuple[EntryLease, Stored] | None:
-        """Take the next task of these types; None if there is none, or no room for more of them."""
-        self.promote()
+        """Take the next task of these types; None if there is none that may be taken now."""
+        if self._queue.is_time_to_look():
+            self.promote()
         limits = {kind: max_running[kind] for kind, _ in task_types if kind in max_running}
-        patience = self._ownership.patience()
-        for _ in range(_CROWDED_TRIES):
-            running = self._running_types() if limits else {}
-            kinds = [kind for kind in task_types if running.get(kind[0], 0) < limits.get(kind[0], 1 << 62)]
-            crowded = False
-            for _, path, name in self._queue.next(kinds):
-                grabbed = self._grab(path, name, kinds)
-                if grabbed is None:
-                    continue
-                limit = limits.get(grabbed.record.task_type)
-                # Counted again with our own entry among the leases: of two who come at once, each sees the other.
-                if (
-                    limit is not None
-                    and self._running_types(grabbed.entry).get(grabbed.record.task_type, 0) >= limit
-                ):
-                    self._ownership.settle(grabbed)
-                    crowded = True
-                    break
-                claimed = self._ownership.begin(grabbed, holder, count_attempt=count_attempt)
-                if claimed is not None:
-                    return claimed
-            if not crowded or not patience.wait():
+        counts = self._room.counts() if limits else {}
+        pauses = self._notices.look([kind for kind, _ in task_types])
+        shut = {kind for kind, limit in limits.items() if counts.get(kind, 0) >= limit} | pauses.known()
+        while True:
+            found = self._next(task_types, shut, limits, pauses)
+            if found is None:
                 return None
+            if isinstance(found, str):
+                shut.add(found)
+                continue
+            claimed = self._ownership.begin(found, holder, count_attempt=count_attempt)
+            if claimed is not None:
+                return claimed
+
+    def _next(
+        self,
+        task_types: Sequence[tuple[str, int]],
+        shut: AbstractSet[str],
+        limits: Mapping[str, int],
+        pauses: PauseLook,
+    ) -> Grabbed | str | None:
+        """Grab the next task that may be taken; or return the type that none of may be taken, None if none waits."""
+        kinds = [kind for kind in task_types if kind[0] not in shut]
+        for _, path, name in self._queue.next(kinds):
+            grabbed = self._grab(path, name, kinds)
+            if grabbed is None:
+                continue
+            task_type = grabbed.record.task_type
+            limit = limits.get(task_type)
+            with self._ownership.guarded(grabbed):
+                # Asked with our own entry among the leases: whoever pauses the type, or claims as well, comes before
+                # that or after it.
+                if not pauses.holds(task_type) and (
+                    limit is None
+                    or not self._room.is_taken(grabbed, limit, self._ownership.patience(LONGEST_WAIT_SECONDS))
+                ):
+                    return grabbed
+                self._ownership.settle(grabbed)
+            return task_type
         return None
 
     def _grab(self, path: str, name: EntryName, kinds: Sequence[tuple[str, int]]) -> Grabbed | None:
@@ -92,6 +111,7 @@ class Work:
         entry = self._entries.grab(path, name)
         if entry is None:
             return None
+        self._queue.took(path)
         grabbed = self.judged(entry)
         if grabbed is None:
             return None
@@ -131,23 +151,6 @@ class Work:
         if entry is not None and (grabbed := self.judged(entry)) is not None:
             self._ownership.settle(grabbed)
         return False
-
-    def _running_types(self, but: Entry | None = None) -> dict[str, int]:
-        """Return how many leases there are of each type, those that are being taken included."""
-        types: dict[str, str] = {}
-        counts: dict[str, int] = {}
-        for path, name in self._leases():
-            if name.short or (but is not None and name.token == but.name.token):
-                continue
-            text = str(name._replace(settled=True))
-            task_type = self._types.get(text)
-            if task_type is None:
-                record = self._record(path, name)
-                task_type = "" if record is None else record.task_type
-            types[text] = task_type
-            counts[task_type] = counts.get(task_type, 0) + 1
-        self._types = types  # a name never comes back, so what it means is final
-        return counts
 
     # ---- questions -----------------------------------------------------------------------------------
 

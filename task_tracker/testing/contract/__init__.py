@@ -11,6 +11,7 @@ _PARTS = (
     "cancelling",
     "choosing",
     "claiming",
+    "coordination",
     "creating",
     "deleting",
     "handing_over",
@@ -18,6 +19,7 @@ _PARTS = (
     "lease_processes",
     "leases",
     "listing",
+    "moving",
     "outages",
     "owners",
     "paging",
@@ -37,12 +39,14 @@ pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 from task_tracker.testing.contract.cancelling import CancellingContract  # noqa: E402
 from task_tracker.testing.contract.choosing import ChoosingContract  # noqa: E402
 from task_tracker.testing.contract.claiming import ClaimingContract  # noqa: E402
+from task_tracker.testing.contract.coordination import CoordinationContract  # noqa: E402
 from task_tracker.testing.contract.creating import CreatingContract  # noqa: E402
 from task_tracker.testing.contract.deleting import DeletingContract  # noqa: E402
 from task_tracker.testing.contract.handing_over import HandingOverContract  # noqa: E402
 from task_tracker.testing.contract.heartbeats import HeartbeatContract  # noqa: E402
 from task_tracker.testing.contract.lease_processes import LeaseProcessContract  # noqa: E402
 from task_tracker.testing.contract.listing import ListingContract  # noqa: E402
+from task_tracker.testing.contract.moving import MovingContract, TakingInContract  # noqa: E402
 from task_tracker.testing.contract.outages import OutageContract  # noqa: E402
 from task_tracker.testing.contract.owners import OwnerContract  # noqa: E402
 from task_tracker.testing.contract.paging import PagingContract  # noqa: E402
@@ -68,6 +72,7 @@ class TaskStoreContract(
     PagingContract,
     DeletingContract,
     OwnerContract,
+    MovingContract,
     UpkeepContract,
     UnreadableContract,
     OutageContract,
@@ -86,6 +91,8 @@ class LeaseStoreContract(
     TakeOverContract,
     HandingOverContract,
     CancellingContract,
+    CoordinationContract,
+    TakingInContract,
     LeaseProcessContract,
 ):
     """What every store with leases must pass; the harness offers ``lapse``, ``let_pass`` and ``step_clock``."""

@@ -18,8 +18,10 @@ from stores.files.lease.deletions import Deletions
 from stores.files.lease.entries import Entries
 from stores.files.lease.intents import Intents
 from stores.files.lease.names import EntryName
+from stores.files.lease.notices import PauseLook
 from stores.files.lease.ownership import Ownership
 from stores.files.lease.records import Records
+from stores.files.lease.room import Room
 from stores.files.lease.store import LeaseTaskStore
 from stores.files.lease.sweeping import Recovery
 from stores.files.local import LocalFiles
@@ -53,12 +55,20 @@ _ALIVE: Final = {"recovers": False}
 """What breaks among the living, whatever a crash would leave."""
 _LATE: Final = "no commit after a later take-over"
 _ONE: Final = "one active of a kind"
+_LIMIT: Final = "never more than the limit"
 
 _ALL: Final = (
     Mutant("no purge", ((Entries, "purge", broken.no_purge),), "hold, thief", _LATE, _ALIVE),
     Mutant(
         "the old stage is emptied, not removed",
         ((Entries, "purge", broken.purge_without_rmdir),),
+        "hold, thief",
+        _LATE,
+        _CACHED,
+    ),
+    Mutant(
+        "a stage that was taken from its holder is kept",
+        ((Entries, "purge", broken.purge_into_spares),),
         "hold, thief",
         _LATE,
         _CACHED,
@@ -217,6 +227,34 @@ _ALL: Final = (
         ((LocalFiles, "directory_signature", broken.never_changed),),
         "list again, create",
         "listings are whole",
+    ),
+    Mutant(
+        "all who meet give back",
+        ((Room, "is_taken", broken.all_give_back),),
+        "two workers, at most one task",
+        "somebody gets the place",
+        _ALIVE,
+    ),
+    Mutant(
+        "later ones do not count, though they were there first",
+        ((Room, "is_taken", broken.only_earlier_ones_count),),
+        "two workers, at most one task",
+        _LIMIT,
+        _ALIVE,
+    ),
+    Mutant(
+        "counted before the task is grabbed",
+        ((Room, "is_taken", broken.counted_before),),
+        "two workers, at most one task",
+        _LIMIT,
+        _ALIVE,
+    ),
+    Mutant(
+        "pauses are looked for before the task is grabbed",
+        ((PauseLook, "holds", broken.paused_before),),
+        "worker, pause",
+        "what is paused is not taken",
+        _ALIVE,
     ),
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

@@ -18,8 +18,10 @@ from stores.files.lease.deletions import Deletions
 from stores.files.lease.entries import Entries, Entry
 from stores.files.lease.intents import Intents
 from stores.files.lease.names import EntryName, announcement, announcement_of, life_of
-from stores.files.lease.ownership import EntryLease, Grabbed, Ownership
+from stores.files.lease.notices import PauseLook
+from stores.files.lease.ownership import EntryLease, Grabbed, Ownership, Patience
 from stores.files.lease.records import Records
+from stores.files.lease.room import Room
 from stores.files.lease.store import LeaseTaskStore
 from stores.files.lease.sweeping import Recovery
 from stores.files.local import LocalFiles
@@ -42,6 +44,16 @@ def purge_without_rmdir(self: Entries, path: str) -> bool:
     for stage in stages or ():
         for name in self._control.names(f"{path}/{stage}"):
             self._control.remove_file(f"{path}/{stage}/{name}")
+    return stages is not None
+
+
+def purge_into_spares(self: Entries, path: str) -> bool:
+    """Keeps the old stages for other claims, as if their holders had done with them."""
+    stages = self.stages(path)
+    for stage in stages or ():
+        for name in self._control.names(f"{path}/{stage}"):
+            self._control.remove_file(f"{path}/{stage}/{name}")
+        self._control.moved(f"{path}/{stage}", f"{self._control.spares}/{stage}")
     return stages is not None
 
 
@@ -261,3 +273,28 @@ def all_live(self: Announcements, record: TaskRecord, name: str) -> bool:
 def never_changed(self: LocalFiles, directory: str) -> Signature:
     """Believes that directories stay as they were."""
     return Signature(1, 1, 1)
+
+
+# ---- who gets a place ---------------------------------------------------------------------------------------
+
+
+def all_give_back(self: Room, grabbed: Grabbed, limit: int, patience: Patience) -> bool:
+    """Lets nobody go on who sees that there is one too many."""
+    return self.counts()[grabbed.record.task_type] > limit
+
+
+def only_earlier_ones_count(self: Room, grabbed: Grabbed, limit: int, patience: Patience) -> bool:
+    """Does not wait for later ones that were there first, and may have seen nobody."""
+    own = grabbed.entry.name
+    others = [name for _, name in self._leases() if not name.is_of(own)]
+    return sum((name.sort, name.token) < (own.sort, own.token) for name in others) >= limit
+
+
+def counted_before(self: Room, grabbed: Grabbed, limit: int, patience: Patience) -> bool:
+    """Believes what was counted before it had an entry among the leases."""
+    return False
+
+
+def paused_before(self: PauseLook, task_type: str) -> bool:
+    """Believes what was seen of pauses before the task was grabbed."""
+    return False

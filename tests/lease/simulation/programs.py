@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 from stores.files.lease.ownership import EntryLease
@@ -340,28 +340,3 @@ def adopt(task: str = "t") -> Program:
 
 def idle(process: Process) -> None:
     """Do nothing any more."""
-
-
-# ---- workers ----------------------------------------------------------------------------------------------
-
-QUEUED: Final[dict[str, Any]] = {"handler_version": 0}
-"""Fields of a task that waits for a worker."""
-
-
-def serve(*, most: int | None = None, retry: bool = False) -> Program:
-    """Claim the next task that waits for a worker, and work on it."""
-
-    def program(process: Process) -> None:
-        with promised():
-            limits = None if most is None else {"work": most}
-            claimed = granted(
-                process,
-                store_of(process).claim(
-                    holder=process.actor.name, task_types=[("work", 0)], max_running=limits
-                ),
-            )
-            if claimed is not None:
-                process.note("took", claimed[1].record.task_id)
-                finish(process, *claimed, retry=retry)
-
-    return program

@@ -13,6 +13,8 @@ from typing import Final
 
 from stores.files.lease.store import LeaseTaskStore
 from tests.lease.simulation import programs as do
+from tests.lease.simulation import workers as crew
+from tests.lease.simulation.coordination import CoordinationRules
 from tests.lease.simulation.exploring import Exploration
 from tests.lease.simulation.invariants import LeaseRules, view
 from tests.lease.simulation.processes import Actor, Process, Program
@@ -40,6 +42,11 @@ class Scenario:
     files: dict[str, bytes] | None = None
     doctor: bool = False
     """Recovery may need a look at everything as well."""
+    most: int | None = None
+    """How many tasks may run at once."""
+    servers: int = 0
+    """How many workers claim at once, if one of them is to get a task."""
+    pausing: bool = False
 
     def exploration(
         self,
@@ -54,7 +61,8 @@ class Scenario:
         max_states: int = 1_000_000,
     ) -> Exploration:
         """Return what to explore. ``kind`` is the store's class."""
-        disk, terrain = prepared(self.files)
+        disk, terrain = prepared(self.files, pausing=self.pausing)
+        workers = self.most is not None or self.pausing
 
         def of(program: Program) -> Program:
             def begun(process: Process) -> None:
@@ -84,7 +92,9 @@ class Scenario:
             terrain,
             disk,
             actors,
-            LeaseRules(alone=self.alone),
+            CoordinationRules(most=self.most, servers=self.servers)
+            if workers
+            else LeaseRules(alone=self.alone),
             Recovery(of(do.recovery), terrain) if recovers else None,
             cached=cached,
             lost_replies=lost_replies,
@@ -256,12 +266,32 @@ _UPDATING: Final = (
     Scenario("retry, update", [RETRYING, do.update()]),
     Scenario("end, update, thief", [HOLDER, do.update(), THIEF]),
 )
-_QUEUED: Final = By(do.idle, before=do.in_turn(do.create("t", **do.QUEUED), do.create("u", **do.QUEUED)))
+_QUEUED: Final = By(do.idle, before=do.in_turn(do.create("t", **crew.QUEUED), do.create("u", **crew.QUEUED)))
+_QUEUED_THREE: Final = By(
+    do.idle, before=do.in_turn(*(do.create(task, **crew.QUEUED) for task in ("t", "u", "v")))
+)
+_ALONE_SERVER: Final = crew.serve(most=1)
 _SERVING: Final = (
-    Scenario("two workers", [_QUEUED, do.serve(), do.serve()]),
-    Scenario("two workers, at most one task", [_QUEUED, do.serve(most=1), do.serve(most=1)]),
-    Scenario("worker, create, thief", [do.create("t", **do.QUEUED), do.serve(), LATE_THIEF]),
-    Scenario("worker gives back, cancel", [_QUEUED, do.serve(retry=True), do.cancel("t")]),
+    Scenario("two workers", [_QUEUED, crew.serve(), crew.serve()]),
+    Scenario("two workers, at most one task", [_QUEUED, _ALONE_SERVER, _ALONE_SERVER], most=1, servers=2),
+    Scenario(
+        "three workers, at most one task",
+        [_QUEUED_THREE, _ALONE_SERVER, _ALONE_SERVER, _ALONE_SERVER],
+        most=1,
+        servers=3,
+    ),
+    Scenario(
+        "three workers, at most two tasks", [_QUEUED_THREE, *[crew.serve(most=2)] * 3], most=2, servers=3
+    ),
+    Scenario("two workers, at most one task, thief", [_QUEUED, _ALONE_SERVER, _ALONE_SERVER, THIEF], most=1),
+    Scenario("worker, pause", [_QUEUED, crew.serve(), crew.pausing()], pausing=True),
+    Scenario(
+        "two workers, pause and resume",
+        [_QUEUED, crew.serve(), crew.serve(), crew.pausing(resume=True)],
+        pausing=True,
+    ),
+    Scenario("worker, create, thief", [do.create("t", **crew.QUEUED), crew.serve(), LATE_THIEF]),
+    Scenario("worker gives back, cancel", [_QUEUED, crew.serve(retry=True), do.cancel("t")]),
 )
 SCENARIOS: Final = {
     scenario.name: scenario

@@ -37,9 +37,11 @@ DIRECTORIES: Final = (
     RECORDS,
     *(
         f"{CONTROL}/{name}"
-        for name in ("new", "ready", "later", "idle/00", "leases/00", "keys/00", "deletes", "adopt")
+        for name in ("new", "ready", "later", "idle/00", "leases/00", "keys/00", "deletes", "adopt", "spares")
     ),
 )
+NOTICES: Final = (f"{CONTROL}/paused", f"{CONTROL}/workers")
+"""Nothing changes in there unless a scenario is about pausing, so that a look at them is no step."""
 FILES: Final = {
     f"{CONTROL}/format": orjson.dumps({"format": 1, "shards": 1}),
     f"{CONTROL}/opened": orjson.dumps({"opened_at": START_SECONDS}),
@@ -60,15 +62,16 @@ PROMISED: Final = (
 StoreClass = type[LeaseTaskStore]
 
 
-def prepared(files: dict[str, bytes] | None = None) -> tuple[Disk, Terrain]:
+def prepared(files: dict[str, bytes] | None = None, *, pausing: bool = False) -> tuple[Disk, Terrain]:
     """Return a disk with a marked root, and the directories that are always there.
 
-    ``files`` are records that were there before; without any, it was found out that there are none.
+    ``files`` are records that were there before; without any, it was found out that there are none. ``pausing``:
+    task types are paused and resumed.
     """
     disk = Disk.empty()
     content_of = FILES | (files or {ADOPTED: b""})
     wanted: dict[str, bytes | None] = {}
-    for path in (*DIRECTORIES, *content_of):
+    for path in (*DIRECTORIES, *NOTICES, *content_of):
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts)):
             wanted["/" + "/".join(parts[:depth])] = None
@@ -82,7 +85,9 @@ def prepared(files: dict[str, bytes] | None = None) -> tuple[Disk, Terrain]:
             else disk.create(parent, name, number, content)
         )
         assert succeeded(result), path
-    return disk, Terrain(disk, DIRECTORIES, [ADOPTED] if files else [])
+    terrain = Terrain(disk, (*DIRECTORIES, *NOTICES), [ADOPTED] if files else [])
+    terrain.frozen.update(NOTICES if not pausing else NOTICES[1:])
+    return disk, terrain
 
 
 def store_of(process: Process, kind: StoreClass | None = None) -> LeaseTaskStore:

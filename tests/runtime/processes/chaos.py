@@ -1,7 +1,15 @@
-"""Workers on one directory, killed and frozen: ``python -m tests.runtime.processes.chaos <json>``.
+"""Workers on one store, killed, frozen, stopped, with clocks that step and disks that are full.
 
-Owns the processes, the submits and cancels, and their order, which a seed decides. In the end all workers are killed,
-and a fresh one settles and finishes what is left.
+::
+
+    python -m tests.runtime.processes.chaos '{"tasks": 3000, "kills": 200, "freezes": 200}'
+
+The argument is a JSON object: keys of the :class:`Plan`, and everything else is the store's configuration
+(``{"backend": ..., "options": {...}}``; by itself the lease backend in a directory that is removed afterwards). It
+prints what happened as one JSON object and ends with 1 if any promise was broken.
+
+Owns the order of things, which a seed decides; how they meet what workers do, the machine decides. In the end all are
+killed, and a fresh worker settles and finishes what is left.
 """
 
 from __future__ import annotations
@@ -11,52 +19,40 @@ import dataclasses
 import json
 import logging
 import os
-import random  # noqa: TID251  # seeded: who is hit
+import random  # noqa: TID251  # seeded: when who is hit
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stores.files.lease.store import LeaseTaskStore
 from task_tracker import TaskRecord, TaskTracker
-from task_tracker.errors import InvalidTransition
-from task_tracker.records import TaskStatus
+from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Query
 from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER
 from tests.lease.processes.conductor import fork, leftovers
-from tests.runtime.processes.judging import Told, figures, violations
-from tests.runtime.processes.ledger import registry
+from tests.runtime.processes.clients import Client, end_of
+from tests.runtime.processes.clocks import Clocks, HostClock
+from tests.runtime.processes.crowd import HOUR, Crowd
+from tests.runtime.processes.disk import Disk, can_mount, with_mounts
+from tests.runtime.processes.journal import Journal, tell
+from tests.runtime.processes.judging import Told, evidence, figures, violations
+from tests.runtime.processes.ledger import hear
+from tests.runtime.processes.plan import Plan, open_tracker
 from tests.runtime.processes.tasks import DIRECTORY
+from tests.runtime.processes.watched import listen_for_losses, watch_leases
 
-__all__ = ["Plan", "conduct"]
+__all__ = ["conduct"]
 
 PROJECT = Path(__file__).resolve().parent.parent.parent.parent
-TYPES = {"once": 4, "often": 4, "thread": 1, "single": 2}
-MOST_WAITING = 60
-MOST_FROZEN = 2
-RESOURCES = ("docs", "wiki")
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is to happen, at least: a bound of work, not of time."""
-
-    directory: str
-    seed: int
-    workers: int
-    tasks: int
-    kills: int
-    freezes: int
-    cancels: int
-    lease_seconds: float = 0.9
-    patience_seconds: float = 300.0
-
-    @property
-    def root(self) -> str:
-        return f"{self.directory}/root"
+LOOK_SECONDS = 0.01
+AGAIN_SECONDS = 0.05
+MAY_MOUNT = "CHAOS_MAY_MOUNT"
+"""The environment variable that says so: this process has mounts of its own."""
 
 
 def conduct(plan: Plan) -> dict[str, Any]:
@@ -64,7 +60,6 @@ def conduct(plan: Plan) -> dict[str, Any]:
     with subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(plan))],
         cwd=PROJECT,
-        env={**os.environ, DIRECTORY: plan.directory},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -74,186 +69,164 @@ def conduct(plan: Plan) -> dict[str, Any]:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, "the conductor failed; its error is above"
+    assert told, "the conductor failed; its error is above"
     return json.loads(told)  # type: ignore[no-any-return]
 
 
 # ---- in processes of their own ---------------------------------------------------------------------------
 
 
-def _open(plan: Plan) -> TaskTracker:
-    store = LeaseTaskStore(plan.root, durability="none", lease_seconds=plan.lease_seconds)
-    return TaskTracker(store, handlers=registry())
+class Conductor:
+    """Carries out a plan. Opens no store: those who use one have it to themselves."""
+
+    def __init__(self, plan: Plan, disk: Disk | None) -> None:
+        self._plan = plan
+        self._disk = disk
+        self._directory = Path(plan.directory)
+        self._dice = random.Random(plan.seed)
+        # One more host, whose time is later than any other's: it finishes.
+        self._clocks = Clocks(self._directory / "clocks", plan.workers + plan.clients + 1)
+        self._journal = Journal()
+        self._submitted = self._cancelled = 0
+
+    def run(self) -> tuple[Told, Mapping[str, int]]:
+        """Do it all, kill everybody, and have a fresh worker finish."""
+        plan = self._plan
+        deadline = time.monotonic() + plan.patience_seconds
+        open_tracker(
+            plan, HostClock(self._clocks, 0)
+        ).close()  # makes what there is to make, while nobody is killed
+        crowd = Crowd(plan, self._clocks, self._disk, self._work, self._ask)
+        next_blow = time.monotonic()
+        while crowd.left() or self._submitted < plan.tasks or self._cancelled < plan.cancels:
+            assert time.monotonic() < deadline, f"no progress: {crowd.counts}, {self._submitted} tasks"
+            self._listen()
+            crowd.tick()
+            if time.monotonic() >= next_blow:
+                crowd.strike()
+                next_blow = time.monotonic() + self._dice.uniform(0.5, 1.5) * plan.pace_seconds
+        crowd.calm()
+        self._enough.touch()
+        crowd.wait_for_clients(deadline, self._listen)
+        crowd.kill_all()
+        last = fork(lambda: self._finish(deadline))
+        while os.waitpid(last, os.WNOHANG) == (0, 0):
+            self._listen()
+        self._journal.finish()
+        assert self._end.exists(), "what was left could not be finished; the error is above"
+        end = json.loads(self._end.read_text())
+        told = Told(self._directory, plan.lease_seconds, self._journal.lines, end["records"], end["left"])
+        return told, crowd.counts
+
+    @property
+    def _enough(self) -> Path:
+        """Says to clients that they have asked enough."""
+        return self._directory / "enough"
+
+    @property
+    def _end(self) -> Path:
+        """What there was at last."""
+        return self._directory / "end"
+
+    def _listen(self) -> None:
+        for line in self._journal.listen(LOOK_SECONDS):
+            self._submitted += line["what"] == "submitted"
+            self._cancelled += line["what"] == "cancel"
+
+    # ---- what the processes do --------------------------------------------------------------------------
+
+    def _ask(self, host: int) -> None:
+        logging.disable(logging.ERROR)
+        tracker = self._opened(HostClock(self._clocks, host))
+        Client(self._plan, tracker, host, self._enough.exists).run()
+
+    def _work(self, host: int) -> None:
+        listen_for_losses()
+        clock = HostClock(self._clocks, host)
+        tracker = self._opened(clock)
+        store = tracker.access.leases
+        assert store is not None, "workers need a store with leases"
+        watch_leases(store, clock)
+        _worker(tracker).run()
+
+    def _opened(self, clock: HostClock) -> TaskTracker:
+        """Open the store, as often as it takes: a disk that is full cannot be tried out."""
+        while True:
+            try:
+                return open_tracker(self._plan, clock)
+            except StoreUnavailable as error:
+                tell("unanswered", error=str(error)[:200])
+            time.sleep(AGAIN_SECONDS)
+
+    def _finish(self, deadline: float) -> None:
+        logging.disable(logging.ERROR)
+        self._clocks.step_to(self._clocks.hosts - 1, 24 * HOUR)
+        tracker = open_tracker(self._plan, HostClock(self._clocks, self._clocks.hosts - 1))
+        store = tracker.store
+        worker = _worker(tracker)
+        while active := [record for record in _all(tracker) if record.status.is_active]:
+            assert time.monotonic() < deadline, f"this does not settle: {active[:5]}"
+            worker.run_once()
+            time.sleep(self._plan.lease_seconds / 6)  # a store looks twice before it believes
+        left: list[Any] = [list(finding) for finding in store.examine(fix=True) if not finding.fixed]
+        left += [list(finding) for finding in store.examine()]
+        if self._plan.root is not None:
+            left += leftovers(self._plan.root / "local" / ".task_tracker")
+        records = {record.task_id: _seen(record) for record in _all(tracker)}
+        staged = self._end.with_suffix(".staged")
+        staged.write_text(json.dumps({"records": records, "left": left}))
+        staged.replace(self._end)
+        tracker.close()
 
 
 def _worker(tracker: TaskTracker) -> Worker:
-    return Worker(tracker, concurrency=4, poll_seconds=(0.005, 0.05), drain_seconds=5)
+    return Worker(tracker, concurrency=4, poll_seconds=(0.005, 0.05), drain_seconds=5, hooks=[hear])
 
 
-class Conductor:
-    """Carries out a plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._dice = random.Random(plan.seed)
-        self._tracker = _open(plan)
-        self._living: set[int] = set()
-        self._frozen: dict[int, float] = {}
-        self._types: dict[str, str] = {}
-        self._first_ends: dict[str, list[Any]] = {}
-        self._cancelled: dict[str, float] = {}
-        self._doubles: list[str] = []
-        self._singles: dict[str, str] = {}
-        self._waiting: set[str] = set()
-        self.counts = {"kills": 0, "freezes": 0, "cancels": 0, "duplicates": 0}
-
-    def run(self) -> Told:
-        """Do it all, kill everybody, and have a fresh worker finish."""
-        deadline = time.monotonic() + self._plan.patience_seconds
-        for _ in range(self._plan.workers):
-            self._start()
-        while self._left():
-            assert time.monotonic() < deadline, f"no progress: {self.counts}, {len(self._types)} tasks"
-            self._turn()
-        for pid in list(self._living):
-            self._kill(pid)
-        self._finish(deadline)
-        store = self._tracker.store
-        found = [*store.examine(fix=True)]
-        found = [finding for finding in found if not finding.fixed] + [*store.examine()]
-        records = {record.task_id: _seen(record) for record in self._all()}
-        left: list[Any] = [list(finding) for finding in found]
-        left += leftovers(Path(self._plan.root) / "local" / ".task_tracker")
-        return Told(self._types, self._first_ends, records, self._cancelled, self._doubles, left)
-
-    def _left(self) -> bool:
-        plan, counts = self._plan, self.counts
-        return (
-            len(self._types) < plan.tasks
-            or counts["kills"] < plan.kills
-            or counts["freezes"] < plan.freezes
-            or counts["cancels"] < plan.cancels
-        )
-
-    def _turn(self) -> None:
-        for _ in range(self._dice.randint(1, 10)):
-            if len(self._waiting) < MOST_WAITING:
-                self._submit()
-        if self._dice.random() < self._plan.cancels / self._plan.tasks * 5:
-            self._cancel()
-        for pid, until in list(self._frozen.items()):
-            if time.monotonic() >= until:
-                os.kill(pid, signal.SIGCONT)
-                del self._frozen[pid]
-        chance = self._dice.random()
-        if chance < 0.1:
-            self._kill(self._dice.choice(sorted(self._living)))
-            self.counts["kills"] += 1
-            self._start()
-        elif chance < 0.2 and len(self._frozen) < MOST_FROZEN:
-            self._freeze()
-        for pid in self._living:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            assert not ended, f"worker {pid} ended by itself ({status}); its error is above"
-        self._look()
-        time.sleep(0.01)
-
-    def _submit(self) -> None:
-        task_type = self._dice.choices([*TYPES], [*TYPES.values()])[0]
-        payload = {"pause_seconds": self._dice.choice([0, 0, 0.01, 0.05]), "fails": self._dice.random() < 0.1}
-        resource = self._dice.choice(RESOURCES) if task_type == "single" else None
-        record, created = self._tracker.submit(
-            task_type, payload, resource_id=resource, dedupe=resource is not None, **OWNER
-        )
-        if not created:
-            self.counts["duplicates"] += 1
-            return
-        self._types[record.task_id] = task_type
-        self._waiting.add(record.task_id)
-        if resource is not None:
-            before = self._singles.get(resource)
-            if before is not None and not self._get(before).status.is_terminal:
-                self._doubles.append(resource)
-            self._singles[resource] = record.task_id
-
-    def _cancel(self) -> None:
-        if not self._waiting:
-            return
-        task_id = self._dice.choice(sorted(self._waiting))
-        with contextlib.suppress(InvalidTransition):
-            record = self._tracker.cancel(task_id, **OWNER)
-            if record is not None and record.status is TaskStatus.CANCELLED:
-                self._cancelled[task_id] = time.monotonic()
-            self.counts["cancels"] += 1
-
-    def _start(self) -> None:
-        def work() -> None:
-            logging.disable(logging.ERROR)  # failures that were ordered
-            _worker(_open(self._plan)).run()
-
-        self._living.add(fork(work))
-
-    def _freeze(self) -> None:
-        pid = self._dice.choice(sorted(self._living - set(self._frozen)))
-        os.kill(pid, signal.SIGSTOP)
-        terms = self._dice.uniform(1.2, 2.5) if self._dice.random() < 0.6 else self._dice.uniform(0.05, 0.6)
-        self._frozen[pid] = time.monotonic() + terms * self._plan.lease_seconds
-        self.counts["freezes"] += 1
-
-    def _kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        self._living.discard(pid)
-        self._frozen.pop(pid, None)
-
-    def _look(self) -> None:
-        for task_id in list(self._waiting):
-            record = self._get(task_id)
-            if record.status.is_terminal:
-                seen = _seen(record)
-                self._first_ends[task_id] = [seen["status"], seen["code"], seen["epoch"]]
-                self._waiting.discard(task_id)
-
-    def _finish(self, deadline: float) -> None:
-        tracker = _open(self._plan)
-        worker = _worker(tracker)
-        logging.disable(logging.ERROR)
-        while any(record.status.is_active for record in self._all()):
-            assert time.monotonic() < deadline, f"this does not settle: {[*self._waiting]}"
-            worker.run_once()
-            time.sleep(self._plan.lease_seconds / 6)  # a store looks twice before it believes
-        tracker.close()
-
-    def _get(self, task_id: str) -> TaskRecord:
-        record = self._tracker.get(task_id, **OWNER)
-        assert record is not None, f"{task_id} is gone"
-        return record
-
-    def _all(self) -> list[TaskRecord]:
-        page = self._tracker.store.list(Query(**OWNER, limit=None))
-        assert not page.corrupt, page.corrupt
-        return [stored.record for stored in page.items]
+def _all(tracker: TaskTracker) -> list[TaskRecord]:
+    page = tracker.store.list(Query(**OWNER, limit=None))
+    assert not page.corrupt, page.corrupt
+    return [stored.record for stored in page.items]
 
 
 def _seen(record: TaskRecord) -> dict[str, Any]:
+    end = end_of(record)
     return {
+        "type": record.task_type,
         "status": record.status.value,
         "code": record.error_code,
-        "epoch": record.attempt.epoch if record.attempt is not None else 0,
+        "epoch": end[2],
+        "end": end,
         "result": record.result,
+        "history": record.history or [],
     }
 
 
-def main(plan: Plan) -> None:
-    conductor = Conductor(plan)
-    told = conductor.run()
-    directory = Path(plan.directory)
-    answer = {
-        "violations": violations(directory, told),
-        "figures": {**figures(directory, told), **conductor.counts},
-    }
+def main(document: Mapping[str, Any]) -> int:
+    """Carry out the plan in ``document`` here; print what came of it."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
+        plan = Plan.of({"directory": made, **document})
+        os.environ[DIRECTORY] = plan.directory
+        began = time.monotonic()
+        with Disk(plan.root) if plan.full_stores and plan.root else contextlib.nullcontext() as disk:
+            told, counts = Conductor(plan, disk).run()
+        wrong = violations(told)
+        answer = {
+            "violations": wrong,
+            "evidence": evidence(told, wrong),
+            "figures": {**figures(told), **counts, "seconds": round(time.monotonic() - began)},
+        }
     print(json.dumps(answer))  # noqa: T201  # that is how it answers
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main(Plan(**json.loads(sys.argv[1])))
+    given = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    if given.get("full_stores") and not os.environ.get(MAY_MOUNT):
+        if not can_mount():
+            sys.exit("full_stores needs the right to mount; leave it out")
+        os.environ[MAY_MOUNT] = "yes"
+        command = with_mounts([sys.executable, "-m", "tests.runtime.processes.chaos", *sys.argv[1:]])
+        os.execvp(command[0], command)
+    sys.exit(main(given))

@@ -11,21 +11,16 @@ import pytest
 
 from tests.runtime.processes.program import Place
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Real processes that wait for leases of a second and a half to run out.
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.slow)
+TERMS = (6.0, 0.2)
+"""Leases and heartbeats, in seconds."""
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A directory in memory where there is one, and leases of a second and a half."""
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A directory in memory where there is one."""
+    lease_seconds, heartbeat_seconds = getattr(request, "param", TERMS)
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as path:
-        made = Place(Path(path), lease_seconds=1.5)
+        made = Place(Path(path), lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
         with made.tracker:
             yield made

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,10 +21,12 @@ from task_tracker import TaskRecord, TaskTracker
 from tests.core.support import OWNER
 from tests.runtime.processes.tasks import DIRECTORY, Line, lines, registry
 
-__all__ = ["Place", "Program", "wait_for"]
+__all__ = ["Place", "Program", "expire", "wait_for"]
 
 PROJECT = Path(__file__).resolve().parent.parent.parent.parent
 PATIENCE_SECONDS = 60.0
+SILENT_SECONDS = 60.0
+"""Longer than any lease here, and far from the day after which nobody hopes for a worker any more."""
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
@@ -98,16 +102,34 @@ class Program:
         self.process.stdout.close()
 
 
-class Place:
-    """A directory that worker processes and the test share."""
+def expire(root: Path) -> None:
+    """Have all leases that nobody renews be over, as if their time had passed; holders that live renew theirs."""
+    for entry in _entries(root):
+        with contextlib.suppress(FileNotFoundError):  # given up, or taken over
+            renewed_at = entry.stat().st_mtime - SILENT_SECONDS
+            os.utime(entry, (renewed_at, renewed_at))
 
-    def __init__(self, path: Path, *, lease_seconds: float) -> None:
+
+def _entries(root: Path) -> Iterable[Path]:
+    return (root / "local" / ".task_tracker" / "leases").glob("*/*@*")
+
+
+class Place:
+    """A directory that worker processes and the test share.
+
+    Leases are long, so that a machine that is busy costs none, and renewed often, so that who looks for dead holders
+    finds them soon after :meth:`expire`.
+    """
+
+    def __init__(self, path: Path, *, lease_seconds: float, heartbeat_seconds: float) -> None:
         self.root = path / "root"
         self.log = path / "log"
         self.log.mkdir(parents=True)
-        self.lease_seconds = lease_seconds
+        self._lease_seconds, self._heartbeat_seconds = lease_seconds, heartbeat_seconds
         self._numbers = itertools.count(1)
-        self.store = LeaseTaskStore(self.root, durability="none", lease_seconds=lease_seconds)
+        self.store = LeaseTaskStore(
+            self.root, durability="none", lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds
+        )
         self.tracker = TaskTracker(self.store, handlers=registry())
 
     def start(self, *arguments: str) -> Program:
@@ -116,7 +138,8 @@ class Place:
                 "--handlers=tests.runtime.processes.tasks:registry",
                 f"--root={self.root}",
                 "--durability=none",
-                f"--lease-seconds={self.lease_seconds}",
+                f"--lease-seconds={self._lease_seconds}",
+                f"--heartbeat-seconds={self._heartbeat_seconds}",
                 "--log-format=json",
                 *arguments,
             ],
@@ -141,14 +164,17 @@ class Place:
     def wait_ended(self, task: TaskRecord) -> TaskRecord:
         return self.tracker.wait(task.task_id, **OWNER, timeout=PATIENCE_SECONDS)
 
-    def heartbeat(self) -> int:
-        """When a lease was renewed last."""
-        entries = (self.root / "local" / ".task_tracker" / "leases").glob("*/*@*")
-        return max((entry.stat().st_mtime_ns for entry in entries), default=0)
+    def expire(self) -> None:
+        """Have all leases of those who are dead or frozen be over."""
+        expire(self.root)
 
-    def wait_heartbeats(self, number: int) -> None:
-        """Wait for so many heartbeats."""
-        for _ in range(number):
+    def heartbeat(self) -> int:
+        """When the lease was renewed that was renewed longest ago."""
+        return min((entry.stat().st_mtime_ns for entry in _entries(self.root)), default=0)
+
+    def wait_heartbeats_of_a_lease(self) -> None:
+        """Wait for more heartbeats than there are in a lease."""
+        for _ in range(math.ceil(self._lease_seconds / self._heartbeat_seconds) + 1):
             self._wait_heartbeat(self.heartbeat())
 
     def _wait_heartbeat(self, last: int) -> None:

@@ -1,6 +1,7 @@
 """Handlers of worker processes: they write down what they do, and wait for files that a test makes.
 
-Each line of the log is written at once, by a process that may be killed at any moment.
+Each line of the log is written at once, by a process that may be killed at any moment. Imports little: dozens of
+processes import it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from task_tracker import HandlerRegistry, TaskRecord
-from tests.runtime.work import until
 
-__all__ = ["DIRECTORY", "Line", "go", "lines", "registry"]
+__all__ = ["DIRECTORY", "Line", "go", "lines", "registry", "wait_go"]
 
 DIRECTORY = "TASKS_OF_A_TEST"
 """The environment variable with the directory of the log."""
@@ -64,6 +64,14 @@ def _may_go(task_id: str) -> bool:
     return (_directory() / f"go-{task_id}").exists()
 
 
+async def wait_go(ctx: Any) -> None:
+    """Wait on the loop until the task may go on."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not _may_go(ctx.key.task_id):
+        assert time.monotonic() < deadline, "nobody let it go on"
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
 async def quick(ctx: Any, payload: Any) -> Any:
     write(ctx, "begin")
     write(ctx, "end")
@@ -74,7 +82,7 @@ async def hold(ctx: Any, payload: Any) -> Any:
     """Wait to be let go on."""
     write(ctx, "begin")
     try:
-        await until(lambda: _may_go(ctx.key.task_id), "nobody let it go on")
+        await wait_go(ctx)
     except asyncio.CancelledError:
         write(ctx, "stopped")
         raise

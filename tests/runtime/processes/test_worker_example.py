@@ -10,7 +10,7 @@ from examples.worker_tasks import INDEX, ChunkIndex, StaleFence, main
 from task_tracker import StorageConfig
 from task_tracker.store import Query
 from tests.core.support import OWNER, PATIENCE
-from tests.runtime.processes.program import Program, wait_for
+from tests.runtime.processes.program import Program, expire, wait_for
 
 
 def start(tmp_path: Path, number: int) -> Program:
@@ -18,7 +18,8 @@ def start(tmp_path: Path, number: int) -> Program:
         [
             "--handlers=examples.worker_tasks:registry",
             f"--root={tmp_path / 'root'}",
-            "--lease-seconds=1.5",
+            "--lease-seconds=6",
+            "--heartbeat-seconds=0.2",
             "--durability=none",
             "--log-format=json",
         ],
@@ -37,14 +38,15 @@ def test_a_document_is_whole_although_its_worker_was_killed(tmp_path: Path) -> N
     index = ChunkIndex(tmp_path / "index")
     with start(tmp_path, 1) as first:
         submitting.start()
-        wait_for(lambda: len(index.chunks("book")) >= 5, "some chunks")
+        wait_for(lambda: len(index.chunks(str(document))) >= 5, "some chunks")
         first.kill()
-    before = len(index.chunks("book"))
+    expire(tmp_path / "root")
+    before = len(index.chunks(str(document)))
     with start(tmp_path, 2) as second:
         submitting.join(PATIENCE)
         assert second.terminate() == 0
     assert answers == [0]
-    assert "".join(index.chunks("book")) == document.read_text()
+    assert "".join(index.chunks(str(document))) == document.read_text()
     config = StorageConfig(task_tracker={"backend": "lease", "root": str(tmp_path / "root")})
     with config.build_task_tracker() as tracker:
         ((record, _),) = tracker.store.list(Query(**OWNER)).items

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import signal
+from typing import Final
+
+import pytest
 
 from task_tracker import TaskStatus
 from tests.core.support import OWNER
 from tests.runtime.processes.program import Place, wait_for
 from tests.runtime.processes.tasks import go
+
+TERMS_TO_OUTLIVE: Final = [(1.5, 0.1), pytest.param((6.0, 2.0), marks=pytest.mark.slow)]
+"""Leases and heartbeats for those who wait longer than a lease."""
 
 
 def test_what_a_killed_worker_held_is_settled_by_another(place: Place) -> None:
@@ -16,6 +22,7 @@ def test_what_a_killed_worker_held_is_settled_by_another(place: Place) -> None:
     with place.start() as killed:
         place.wait_begun(2)
         killed.kill()
+    place.expire()
     go(place.log, again.task_id)
     with place.start():
         assert place.wait_ended(once).error_code == "holder_lost"
@@ -34,6 +41,7 @@ def test_a_frozen_worker_is_fenced_off_when_it_wakes(place: Place) -> None:
     with place.start() as frozen:
         place.wait_begun()
         frozen.freeze()
+        place.expire()
         with place.start() as other:
             place.wait_begun(2)
             go(place.log, task.task_id)
@@ -56,6 +64,7 @@ def test_a_task_that_kills_its_worker_ends_after_three_attempts(place: Place) ->
             assert worker.wait() == 9
         assert [line["attempt"] for line in place.lines("begin")] == list(range(1, number + 1))
         assert place.seen(task).status is TaskStatus.RUNNING
+        place.expire()
     with place.start() as worker:
         ended = place.wait_ended(task)
         assert worker.terminate() == 0
@@ -64,6 +73,7 @@ def test_a_task_that_kills_its_worker_ends_after_three_attempts(place: Place) ->
     assert [line["code"] for line in place.lines("on_failure")] == ["crash_loop"]
 
 
+@pytest.mark.parametrize("place", TERMS_TO_OUTLIVE, indirect=True)
 def test_draining_takes_its_time_and_claims_nothing(place: Place) -> None:
     """[D028] SIGTERM with work of more than a lease in flight, while another worker sweeps: one outcome."""
     task = place.submit("hold")
@@ -74,7 +84,7 @@ def test_draining_takes_its_time_and_claims_nothing(place: Place) -> None:
         with place.start() as other:
             for late in [place.submit("quick") for _ in range(20)]:
                 assert place.wait_ended(late).status is TaskStatus.COMPLETED
-            place.wait_heartbeats(5)  # longer than a lease
+            place.wait_heartbeats_of_a_lease()
             assert place.seen(task).status is TaskStatus.RUNNING
             go(place.log, task.task_id)
             assert draining.wait() == 0
@@ -113,6 +123,7 @@ def test_a_second_signal_does_not_wait_for_the_drain(place: Place) -> None:
     assert len(place.lines("begin")) == 2
 
 
+@pytest.mark.parametrize("place", TERMS_TO_OUTLIVE, indirect=True)
 def test_a_blocked_loop_loses_no_lease(place: Place) -> None:
     """[D021] A coroutine that blocks for more than a lease, a computing thread beside it, and another worker."""
     tasks = [place.submit("block")]
@@ -122,7 +133,7 @@ def test_a_blocked_loop_loses_no_lease(place: Place) -> None:
         with place.start() as two:
             place.wait_begun(2)
             for task in tasks:
-                place.wait_heartbeats(5)
+                place.wait_heartbeats_of_a_lease()
                 go(place.log, task.task_id)
                 assert place.wait_ended(task).status is TaskStatus.COMPLETED
             assert (one.terminate(), two.terminate()) == (0, 0)
@@ -135,6 +146,7 @@ def test_killed_between_claim_and_start_it_is_offered_again(place: Place) -> Non
     task = place.submit("again")
     claimed = place.store.claim(holder="gone", task_types=[("again", 1)])
     assert claimed is not None
+    place.expire()
     go(place.log, task.task_id)
     with place.start() as worker:
         assert place.wait_ended(task).status is TaskStatus.COMPLETED
@@ -149,6 +161,7 @@ def test_a_cancel_outlives_everything(place: Place) -> None:
     with place.start() as worker:
         place.wait_begun()
         worker.kill()
+    place.expire()
     place.tracker.cancel(running.task_id, **OWNER)
     with place.start() as worker:
         assert place.wait_ended(running).status is TaskStatus.CANCELLED

@@ -1,0 +1,158 @@
+"""``task_tracker pause``, ``resume`` and ``workers``: what an operator tells the workers of a store, and asks of them.
+
+Owns the arguments, the lines and the exit codes: 0 for what was done, 1 if no worker is ready, 2 for what cannot work
+or a store that cannot be asked. Refuses to work on tasks: nothing is reconciled and nothing swept meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from task_tracker.cli.worker_settings import read_document, storage_config
+from task_tracker.store import WorkerFact
+from task_tracker.tracker import TaskTracker
+
+__all__ = ["add_to"]
+
+_STORAGE_ARGUMENTS = ("backend", "root", "dsn")
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to ``commands``, the subparsers of the program."""
+    pause = _command(
+        commands,
+        "pause",
+        "have no worker claim tasks of a type",
+        "From now on no worker of the store claims tasks of this type, in no process, until it is resumed. What runs "
+        "goes on.",
+    )
+    pause.add_argument("task_type", metavar="TYPE")
+    pause.set_defaults(command=_pause)
+    resume = _command(
+        commands, "resume", "let workers claim them again", "Ends what the command pause has begun."
+    )
+    resume.add_argument("task_type", metavar="TYPE")
+    resume.set_defaults(command=_resume)
+    workers = _command(
+        commands,
+        "workers",
+        "say which workers live, and what is paused",
+        "One line for each worker that was heard of lately. Exit code 1 if none of them is ready.",
+    )
+    workers.add_argument(
+        "--json", action="store_true", help="everything that they say, as one line of JSON each"
+    )
+    workers.set_defaults(command=_workers)
+
+
+def _command(commands: Any, name: str, brief: str, description: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=brief,
+        description=f"{description} Arguments win over the environment (TASK_TRACKER__ROOT=...), that over --config.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="JSON with the section storage.task_tracker")
+    parser.add_argument(
+        "--root", metavar="DIRECTORY", help="with it the backend is lease unless one is given"
+    )
+    parser.add_argument(
+        "--dsn", help="with it the backend is postgres unless one is given; better in TASK_TRACKER__DSN"
+    )
+    parser.add_argument("--backend", metavar="NAME")
+    return parser
+
+
+def _pause(options: argparse.Namespace) -> int:
+    with _tracker(options) as tracker:
+        before = options.task_type in tracker.paused_types()
+        tracker.pause_type(options.task_type)
+    _say(
+        f"{options.task_type} was paused already"
+        if before
+        else f"{options.task_type} is paused; what runs goes on, and nothing of it is claimed until it is resumed"
+    )
+    return 0
+
+
+def _resume(options: argparse.Namespace) -> int:
+    with _tracker(options) as tracker:
+        before = options.task_type in tracker.paused_types()
+        tracker.resume_type(options.task_type)
+    _say(f"{options.task_type} is claimed again" if before else f"{options.task_type} was not paused")
+    return 0
+
+
+def _workers(options: argparse.Namespace) -> int:
+    with _tracker(options) as tracker:
+        workers, paused = tracker.workers(), tracker.paused_types()
+    for fact in workers:
+        _say(orjson.dumps(_as_object(fact)).decode() if options.json else _line(fact))
+    ready = sum(fact.data.get("ready") is True for fact in workers)
+    if not options.json:
+        _say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")
+    return 0 if ready else 1
+
+
+def _tracker(options: argparse.Namespace) -> TaskTracker:
+    """Return a tracker that does nothing by itself. Raises SettingsError, CapabilityMissing, StoreUnavailable."""
+    arguments = {name: value for name in _STORAGE_ARGUMENTS if (value := getattr(options, name)) is not None}
+    if "dsn" in arguments:
+        arguments.setdefault("backend", "postgres")
+    config = storage_config(arguments, read_document(options.config))
+    return config.build_task_tracker(cleanup=False, reconcile=False)
+
+
+def _as_object(fact: WorkerFact) -> dict[str, Any]:
+    return {
+        **fact.data,
+        "instance": fact.name,
+        "age_seconds": fact.age_seconds,
+        "life_seconds": fact.life_seconds,
+    }
+
+
+def _line(fact: WorkerFact) -> str:
+    """Return what is said of a worker in one line; what it does not say is left out."""
+    data = fact.data
+    parts = [
+        fact.name,
+        f"{data.get('state', 'of an unknown state')}, {'ready' if data.get('ready') is True else 'NOT ready'}",
+    ]
+    if "slots" in data:
+        parts.append(f"{data.get('running', 0)} of {data['slots']} slots taken")
+    if kinds := data.get("kinds"):
+        parts.append("for " + ", ".join(" ".join(str(part) for part in kind) for kind in kinds))
+    if not_ready := _not_ready(data):
+        parts.append(f"because of {not_ready}")
+    if paused := data.get("paused"):
+        parts.append(f"leaves alone {', '.join(paused)}")
+    parts.append(f"heard of {fact.age_seconds:.0f} s ago")
+    return "; ".join(parts)
+
+
+def _not_ready(data: Mapping[str, Any]) -> str:
+    """Return what keeps a worker from being ready, as far as it says so."""
+    reasons = [
+        text
+        for name, text in (
+            ("blocked_loop_seconds", "a blocked event loop"),
+            ("store_away_seconds", "a store that does not answer"),
+        )
+        if data.get(name)
+    ]
+    facts = data.get("facts")
+    if isinstance(facts, Mapping):
+        reasons += [
+            f"{name} ({fact.get('detail') or 'not ready'})"
+            for name, fact in facts.items()
+            if not fact.get("ready")
+        ]
+    return ", ".join(reasons)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  # that is how it answers

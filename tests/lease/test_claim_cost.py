@@ -1,0 +1,101 @@
+"""What a creation, a claim, an end and an idle look cost, in file operations."""
+
+import pytest
+
+from tests.lease.support import clock_of, control
+from tests.lease.waiting import (
+    MANY,
+    CountingOps,
+    bucket_of,
+    claim,
+    end,
+    fill,
+    of_one_bucket,
+    opened,
+    run,
+    skip_unless_links_count,
+    take,
+)
+
+
+@pytest.fixture(autouse=True)
+def _links_are_counted(tmp_path):
+    skip_unless_links_count(tmp_path)
+
+
+class TestCosts:
+    def test_steady_claims_and_ends(self, tmp_path, make):
+        """In a burst: no listing of the bucket, no directory made, one file for each commit."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make)
+        run(store)
+        ops.restart()
+        claimed = claim(store)
+        assert claimed is not None
+        assert sum(ops.counts.values()) <= 20, ops.counts
+        assert (ops.counts["listdir"], ops.counts["mkdir"]) == (5, 0), ops.listed
+        ops.restart()
+        end(store, claimed)
+        assert sum(ops.counts.values()) <= 7, ops.counts
+        assert (ops.counts["rmdir"], ops.counts["listdir"]) == (1, 0)
+
+    def test_creation(self, tmp_path, make):
+        """One file and one directory, which is what costs."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        first, second = of_one_bucket(make, 2)
+        store.create(first)
+        ops.restart()
+        store.create(second)
+        made = {"open": 1, "write": 1, "mkdir": 1, "link": 2, "rename": 1, "unlink": 1}
+        assert dict(ops.counts) == made | {"stat": 1}
+
+    def test_bucket_is_listed_once_for_all_claims(self, tmp_path, make):
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        expected = fill(store, make)
+        bucket = str(bucket_of(tmp_path))
+        ops.restart()
+        assert [take(store) for _ in range(MANY)] == expected
+        # Once at first, once when all that was remembered is used up.
+        assert ops.listed.count(bucket) <= 2
+        assert take(store) is None
+
+    def test_idle_look(self, tmp_path, make):
+        """When nothing waits, nor did a while ago: what may have come due, and the directory of the kind."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make, 3)
+        while take(store) is not None:
+            pass
+        for _ in range(3):  # each removes one level of directories that are not needed any more
+            assert take(store) is None
+        clock_of(store).stepped += 1.0
+        ops.restart()
+        assert take(store) is None
+        assert dict(ops.counts) == {"listdir": 2}, ops.listed
+
+    def test_tasks_of_another_day_are_not_walked_through(self, tmp_path, make):
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        now = clock_of(store).now()
+        for days in range(1, 4):
+            store.create(make(handler_version=1, not_before=now + days * 86_400.0))
+        clock_of(store).stepped += 1.0
+        ops.restart()
+        assert take(store) is None
+        assert [path for path in ops.listed if "/later" in path] == [str(control(tmp_path) / "later")]
+
+    def test_start_times_are_not_looked_at_twice_in_an_instant(self, tmp_path, make):
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make, 3)
+        later = str(control(tmp_path) / "later")
+        assert take(store) is not None
+        ops.restart()
+        assert take(store) is not None
+        assert later not in ops.listed
+        clock_of(store).stepped += 0.5
+        assert take(store) is not None
+        assert later in ops.listed

@@ -1,0 +1,251 @@
+"""From a claimed task to a handler that runs: imports, which are no part of its time, and what breaks on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from task_tracker.handlers import Handler
+from task_tracker.testing import FakeClock
+from task_tracker.worker import Fail, TaskContext
+from task_tracker.worker import executor as executor_module
+from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Interrupted, RetryAt, TimedOut
+from task_tracker.worker.retrying import attempts_used
+from tests.runtime.attempting import HANDLING, OWNER, Bench, Gate, for_ever, run, until
+from tests.runtime.handling import BODIES
+
+LOAD = Handler.load
+LOAD_ON_FAILURE = Handler.load_on_failure
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The import of the handler of type "t" waits here."""
+    gate = Gate()
+
+    def load(handler: Handler) -> Any:
+        if handler.task_type == "t" and threading.current_thread() is not threading.main_thread():
+            gate.pass_in_thread()
+        return LOAD(handler)
+
+    monkeypatch.setattr(Handler, "load", load)
+    yield gate
+    gate.opened.set()
+
+
+async def done(_: TaskContext) -> str:
+    return "done"
+
+
+def test_an_import_takes_nothing_of_the_tasks_time(clock: FakeClock, slow: Gate) -> None:
+    """[D048] The time begins with the handler, and then holds."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(timeout_seconds=1.0)
+        attempt = bench.start(bench.claim(for_ever))
+        await until(slow.entered.is_set)
+        await bench.advance(500.0)
+        assert not attempt.done()
+        slow.opened.set()
+        await until(lambda: bench.registry.handlers()[0].is_loaded)
+        await until(lambda: bench.executor.running and bench.executor._running[claimed_of(bench)].supervision)
+        await bench.advance(0.5)
+        assert not attempt.done()
+        await bench.advance(0.5)
+        assert (await attempt).outcome == TimedOut(1.0)
+        await bench.close()
+
+    run(clock, main())
+
+
+def claimed_of(bench: Bench) -> Any:
+    return next(iter(bench.executor._running))
+
+
+def test_an_import_that_hangs_delays_its_own_kind_and_fails_nothing(clock: FakeClock, slow: Gate) -> None:
+    """[D048] After its limit nobody waits for it; once it has come to its end, its tasks run."""
+
+    async def main() -> None:
+        bench = Bench(clock, import_seconds=60.0)
+        bench.handler("t", timeout_seconds=1.0)
+        bench.handler("other")
+        first = bench.start(bench.claim(done))
+        await until(slow.entered.is_set)
+        assert isinstance((await bench.attempt(done, task_type="other")).outcome, Done)
+        await bench.advance(60.0)
+        second = bench.start(bench.claim(done))
+        for ended in (await first, await second):
+            assert ended.outcome == Interrupted(began=False, after=30.0)
+            assert ended.record is not None
+            assert (ended.record.status, ended.record.not_before) == ("pending", clock.now() + 30.0)
+            assert attempts_used(ended.record, 1) == 0
+            assert ended.handler_ended is None
+        slow.opened.set()
+        await until(lambda: bench.registry.handlers()[1].is_loaded)
+        await bench.rest()
+        assert isinstance((await bench.attempt(done)).outcome, Done)
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_all_tasks_of_a_kind_wait_for_one_import(clock: FakeClock, slow: Gate) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        before = set(threading.enumerate())
+        attempts = [bench.start(bench.claim(done)) for _ in range(20)]
+        await until(slow.entered.is_set)
+        await bench.rest()
+        threads = [thread for thread in set(threading.enumerate()) - before if "call" in thread.name]
+        assert len(threads) == 1
+        slow.opened.set()
+        assert {type((await attempt).outcome) for attempt in attempts} == {Done}
+        await until(lambda: not threads[0].is_alive())
+        await bench.close()
+
+    run(clock, main())
+
+
+@pytest.mark.parametrize("how", ["cancel", "shutdown"])
+def test_who_is_told_to_stop_does_not_wait_for_an_import(clock: FakeClock, slow: Gate, how: str) -> None:
+    """[D047] [D049] No line of the handler has run."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        claimed = bench.claim(lambda _: pytest.fail("it must not run"))
+        attempt = bench.start(claimed)
+        await until(slow.entered.is_set)
+        if how == "cancel":
+            bench.tracker.cancel(claimed[0].key.task_id, **OWNER)
+        else:
+            bench.executor.interrupt()
+        outcome = (await attempt).outcome
+        assert outcome == (CancelledOutcome() if how == "cancel" else Interrupted(began=False))
+        slow.opened.set()
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_hook_whose_import_hangs_is_said_to_be_so(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[D150] It keeps neither the record from its end nor other hooks from being called."""
+    gate = Gate()
+
+    def load(handler: Handler) -> Any:
+        if handler.task_type == "t" and threading.current_thread() is not threading.main_thread():
+            gate.pass_in_thread()
+        return LOAD_ON_FAILURE(handler)
+
+    async def fails(_: TaskContext) -> None:
+        raise Fail("broken")
+
+    called: list[str] = []
+    BODIES["hook"] = lambda _, record: called.append(record.task_type)
+    monkeypatch.setattr(Handler, "load_on_failure", load)
+
+    async def main() -> None:
+        bench = Bench(clock, threads=1)
+        bench.handler(hook="thread")
+        bench.handler("other", hook="thread")
+        attempt = bench.start(bench.claim(fails))
+        await until(gate.entered.is_set)
+        other = await bench.attempt(fails, task_type="other")
+        assert other.record is not None
+        assert (other.record.hook_error, called) == (None, ["other"])
+        await bench.advance(30.0)
+        ended = await attempt
+        assert ended.record is not None
+        assert ended.record.status == "failed"
+        assert ended.record.hook_error == (
+            f"TimeoutError: {HANDLING}:hook_in_thread is being imported for more than 30 seconds"
+        )
+        gate.opened.set()
+        await bench.rest()
+        await bench.close()
+
+    run(clock, main())
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit("usage"), KeyboardInterrupt(), asyncio.CancelledError(), OSError()]
+)
+def test_whatever_an_import_raises_fails_its_task_and_no_more(
+    clock: FakeClock, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: Handler) -> Any:
+        raise error
+
+    monkeypatch.setattr(Handler, "load", load)
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        ended = await bench.attempt(done)
+        assert ended.record is not None
+        assert (ended.record.status, ended.record.error_code) == ("failed", "handler_unavailable")
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_validator_that_calls_exit_fails_its_task(clock: FakeClock) -> None:
+    def check(_: object) -> Any:
+        raise SystemExit("usage")
+
+    async def main() -> None:
+        from typing import Annotated
+
+        import pydantic
+
+        bench = Bench(clock)
+        bench.handler(payload=Annotated[str, pydantic.AfterValidator(check)])
+        ended = await bench.attempt(done)
+        assert ended.record is not None
+        assert (ended.record.status, ended.record.error_code) == ("failed", "invalid_payload")
+        await bench.close()
+
+    run(clock, main())
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_what_breaks_in_the_worker_ends_the_attempt_under_its_lease(
+    clock: FakeClock, sync: bool, idempotent: bool, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """No task runs on paper only, until its lease is over: a timer that cannot be set, say. The handler is stopped."""
+    gate = Gate()
+
+    def broken(*_: object, **__: object) -> Any:
+        raise OverflowError("timeout doesn't fit into C timeval")
+
+    monkeypatch.setattr(executor_module, "Supervision", broken)
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(sync=sync, idempotent=idempotent)
+        ended = await bench.attempt((lambda _: gate.pass_in_thread()) if sync else for_ever)
+        assert ended.outcome.name == ("retry" if idempotent else "failed")
+        assert isinstance(ended.outcome, RetryAt | Failed)
+        assert ended.outcome.error_code == "internal_error"
+        assert ended.record is not None
+        assert ended.record.status == ("pending" if idempotent else "failed")
+        gate.opened.set()
+        await until(lambda: not bench.executor.left_behind)
+        await bench.close()
+
+    run(clock, main())
+    assert "doesn't fit" in caplog.text
