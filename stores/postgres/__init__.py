@@ -1,0 +1,1 @@
+"""Records in PostgreSQL, written under leases; see docs/postgres.md."""

@@ -1,0 +1,260 @@
+"""Connections to the database, kept for the next call: at most so many, each used by one thread at a time.
+
+Owns how a connection is opened, that no wait on one lasts for ever, and that no process uses a connection of
+another. Has no threads: whoever needs a connection opens it, and gets the driver's error at once if that fails. Refuses
+session state (prepared statements, settings, session locks): the server behind a pooler is another one each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import select
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import conninfo
+from psycopg.adapt import Buffer, Loader
+from psycopg.rows import TupleRow
+
+from stores.postgres.trouble import TooLong
+from task_tracker.clock import SYSTEM_CLOCK
+from task_tracker.errors import SettingsError, StoreUnavailable
+from task_tracker.forks import renew_after_fork
+
+__all__ = ["BoundedConnection", "Connections", "Opener", "opener"]
+
+_T = TypeVar("_T")
+
+_IDLE_SECONDS: Final = 60.0
+"""How long a connection that nobody needs is kept."""
+_CANCEL_SECONDS: Final = 1
+_LONGEST_GRACE_SECONDS: Final = 2.0
+"""How much longer than the server this side waits."""
+_KEEPALIVE: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""A peer that vanished is noticed within half a minute; a setting of the connection string wins."""
+
+
+class _RawJson(Loader):
+    """JSON as bytes: the codec reads it."""
+
+    def load(self, data: Buffer) -> bytes:
+        return bytes(data)
+
+
+class BoundedConnection(psycopg.Connection[TupleRow]):
+    """A connection on which no answer is waited for longer than ``patience_seconds``."""
+
+    patience_seconds: float = math.inf
+
+    def wait(self, gen: Generator[Any, Any, _T], *args: Any, **kwargs: Any) -> _T:
+        """Wait as the driver does, but not for ever. Raises TooLong."""
+        return super().wait(_bounded(gen, SYSTEM_CLOCK.monotonic() + self.patience_seconds), *args, **kwargs)
+
+
+def _bounded(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
+    # The driver looks in several times a second, also when nothing has come.
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if SYSTEM_CLOCK.monotonic() > deadline:
+                raise TooLong("the server does not answer")
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        answer: _T = done.value
+        return answer
+
+
+Opener = Callable[[], BoundedConnection]
+
+
+def opener(dsn: str, *, connect_seconds: float, statement_seconds: float) -> Opener:
+    """Return what opens connections to ``dsn``. Raises SettingsError if that is no connection string.
+
+    The connection string is kept here and shown nowhere.
+    """
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.Error:
+        # The driver's message quotes parts of it.
+        raise SettingsError(
+            "storage.task_tracker.dsn is no PostgreSQL connection string; give postgresql://user:password@host/database"
+        ) from None
+    defaults = {
+        **_KEEPALIVE,
+        "connect_timeout": max(2, math.ceil(connect_seconds)),  # the shortest that libpq takes
+        "application_name": "task_tracker",
+    }
+    wanted: dict[str, Any] = {**defaults, **given, "client_encoding": "utf8"}
+    asked = conninfo.make_conninfo(**wanted)
+
+    def open_one() -> BoundedConnection:
+        connection = BoundedConnection.connect(asked, autocommit=True, prepare_threshold=None)
+        for name in ("json", "jsonb"):
+            connection.adapters.register_loader(name, _RawJson)
+        connection.patience_seconds = statement_seconds + min(statement_seconds, _LONGEST_GRACE_SECONDS)
+        return connection
+
+    return open_one
+
+
+@dataclasses.dataclass(slots=True)
+class _Idle:
+    connection: BoundedConnection
+    since: float
+
+
+class Connections:
+    """The connections of this process, opened when they are needed; a forked child has none at first.
+
+    ``size`` is how many there may be at once; whoever needs one more waits for it, ``patience_seconds`` at most.
+    """
+
+    def __init__(self, open_one: Opener, *, size: int, patience_seconds: float) -> None:
+        self._open = open_one
+        self._size = size
+        self._patience = patience_seconds
+        self._closed = False
+        self._everyone: set[BoundedConnection] = set()
+        self._inherited: list[BoundedConnection] = []
+        self._begin()
+        renew_after_fork(self)
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._idle: list[_Idle] = []
+        self._used = 0
+
+    def renew(self) -> None:
+        """Begin anew in a forked child; the parent's connections stay the parent's."""
+        idle = {idle.connection for idle in self._idle}
+        for connection in self._everyone:
+            _disown(connection, idle=connection in idle)
+        # Kept, because the driver would complain of those that were never closed.
+        self._inherited += self._everyone - idle
+        self._everyone = set()
+        self._begin()
+
+    def take(self) -> BoundedConnection:
+        """Return a connection that nobody else has. Raises psycopg.Error, StoreUnavailable."""
+        dead: list[BoundedConnection] = []
+        try:
+            with self._changed:
+                connection = self._wait_for_one(dead)
+        finally:
+            _close_all(dead)
+        if connection is not None:
+            return connection
+        try:
+            connection = self._open()
+        except BaseException:
+            with self._changed:
+                self._used -= 1
+                self._changed.notify()
+            raise
+        with self._changed:
+            self._everyone.add(connection)
+        return connection
+
+    def _wait_for_one(self, dead: list[BoundedConnection]) -> BoundedConnection | None:
+        """Return an idle one, or None if the caller is to open one; its place is taken already."""
+        deadline = SYSTEM_CLOCK.monotonic() + self._patience
+        while True:
+            while self._idle:
+                connection = self._idle.pop().connection
+                if _is_alive(connection):
+                    self._used += 1
+                    return connection
+                dead.append(self._forget(connection))
+            if self._used < self._size:
+                self._used += 1
+                return None
+            left = deadline - SYSTEM_CLOCK.monotonic()
+            if left <= 0:
+                raise StoreUnavailable(
+                    f"all {self._size} connections of this process have been in use for {self._patience:g} s; try "
+                    "again, or raise storage.task_tracker.options.pool_size"
+                )
+            self._changed.wait(left)
+
+    def give_back(self, connection: BoundedConnection) -> None:
+        """Take a connection back, for the next caller if it is as good as new."""
+        done = []
+        healthy = (
+            not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        )
+        with self._changed:
+            if connection not in self._everyone:  # of the parent process
+                return
+            self._used -= 1
+            if healthy and not self._closed:
+                now = SYSTEM_CLOCK.monotonic()
+                self._idle.append(_Idle(connection, now))
+                while now - self._idle[0].since > _IDLE_SECONDS:
+                    done.append(self._forget(self._idle.pop(0).connection))
+            else:
+                done.append(self._forget(connection))
+            self._changed.notify()
+        _close_all(done)
+
+    def forget_idle(self) -> None:
+        """Close what nobody uses: the server has ended one connection, and with it perhaps all."""
+        with self._changed:
+            done = [self._forget(idle.connection) for idle in self._idle]
+            self._idle.clear()
+        _close_all(done)
+
+    def close(self) -> None:
+        """Close all that nobody uses, and the others when they come back; none is kept any more. Twice is safe."""
+        with self._changed:
+            self._closed = True
+        self.forget_idle()
+
+    def _forget(self, connection: BoundedConnection) -> BoundedConnection:
+        self._everyone.discard(connection)
+        return connection
+
+
+def _close_all(connections: Iterable[BoundedConnection]) -> None:
+    """Close connections, whatever they are doing; the server is told to stop."""
+    for connection in connections:
+        with contextlib.suppress(psycopg.Error):
+            if (
+                not connection.closed
+                and connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE
+            ):
+                connection.cancel_safe(timeout=_CANCEL_SECONDS)
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+
+
+def _is_alive(connection: BoundedConnection) -> bool:
+    """Tell whether nothing has come on an idle connection: what comes there is its end."""
+    try:
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN | select.POLLPRI)
+        return not poll.poll(0)
+    except (psycopg.Error, OSError, ValueError):
+        return False
+
+
+def _disown(connection: BoundedConnection, *, idle: bool) -> None:
+    """Let go of a connection of the parent without a word to the server."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.dup2(descriptor, connection.fileno(), inheritable=False)
+        finally:
+            os.close(descriptor)
+        if idle:
+            connection.close()  # its farewell goes nowhere

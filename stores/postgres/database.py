@@ -1,0 +1,189 @@
+"""Sessions on the database: one statement, or one transaction, tried again where that is safe.
+
+Owns the limits of time, the number of tries, and what becomes of the driver's errors. Refuses to know what is asked:
+work is a function of a :class:`Session`, and one that writes can be run again after an answer was lost, because it
+looks first whether it has happened (``session.again``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from stores.postgres.connections import BoundedConnection, Connections
+from stores.postgres.statements import Statements
+from stores.postgres.trouble import is_conflict, is_lost, unavailable
+from task_tracker.errors import StoreUnavailable
+from task_tracker.forks import renew_after_fork
+
+__all__ = ["Database", "Session", "begin"]
+
+_T = TypeVar("_T")
+
+_TRIES: Final = 5
+"""When the database gives up on a try because of others."""
+_LOST_TRIES: Final = 2
+"""When the connection breaks: on another one, once."""
+
+Row = tuple[Any, ...]
+
+
+def begin(*, lock_seconds: float, statement_seconds: float) -> str:
+    """Return how a transaction begins: with limits of its own, since nothing set for a session would last.
+
+    A process that is stopped in the middle of it must not keep its locks for ever.
+    """
+    return (
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+        f"SET LOCAL lock_timeout = {_milliseconds(lock_seconds)}; "
+        f"SET LOCAL statement_timeout = {_milliseconds(statement_seconds)}; "
+        f"SET LOCAL idle_in_transaction_session_timeout = {_milliseconds(lock_seconds)}"
+    )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+class Session:
+    """A connection while one piece of work is done. ``again``: an earlier try of it may have taken effect."""
+
+    def __init__(
+        self,
+        connection: BoundedConnection,
+        statements: Statements,
+        beginning: str,
+        *,
+        again: bool,
+        explicit: bool,
+    ) -> None:
+        self.connection = connection
+        self.again = again
+        self._statements = statements
+        self._beginning = beginning
+        self._explicit = explicit
+
+    def one(self, name: str, params: dict[str, Any] | None = None) -> Row | None:
+        """Run a named statement and return its first row, None if there is none."""
+        return self._execute(name, params).fetchone()
+
+    def all(self, name: str, params: dict[str, Any] | None = None) -> list[Row]:
+        """Run a named statement and return its rows."""
+        return self._execute(name, params).fetchall()
+
+    def run(self, name: str, params: dict[str, Any] | None = None) -> int:
+        """Run a named statement and return how many rows it touched."""
+        return self._execute(name, params).rowcount
+
+    def _execute(self, name: str, params: dict[str, Any] | None) -> psycopg.Cursor[Row]:
+        if self._explicit:
+            with self.transaction():
+                return self._execute(name, params)
+        return self.connection.execute(self._statements[name], params if params is not None else {})
+
+    @contextlib.contextmanager
+    def transaction(self, *also: str) -> Iterator[None]:
+        """Run the block in a transaction; ``also`` is SQL that is sent with its beginning. An error undoes it."""
+        explicit, self._explicit = self._explicit, False
+        self.connection.execute("; ".join((self._beginning, *also)).encode())
+        try:
+            yield
+        except BaseException:
+            # If this fails too the connection is thrown away, and the server undoes it.
+            with contextlib.suppress(psycopg.Error):
+                self.connection.execute(b"ROLLBACK")
+            raise
+        else:
+            self.connection.execute(b"COMMIT")
+        finally:
+            self._explicit = explicit
+
+
+class Database:
+    """Where sessions come from. Thread-safe.
+
+    ``prepare`` is called with the first connection of the process: it raises if the tables are not what this code
+    expects.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        statements: Statements,
+        *,
+        lock_seconds: float,
+        statement_seconds: float,
+        prepare: Callable[[BoundedConnection], None],
+    ) -> None:
+        self.connections = connections
+        self.statements = statements
+        self._beginning = begin(lock_seconds=lock_seconds, statement_seconds=statement_seconds)
+        self._prepare = prepare
+        self._prepared = False
+        self._explicit = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock: a forked child has a copy."""
+        self._lock = threading.Lock()
+
+    def read(self, what: str, work: Callable[[Session], _T]) -> _T:
+        """Run work that changes nothing. Raises StoreUnavailable; ``what`` is what it would not do, as a verb."""
+        return self._run(what, work, writes=False)
+
+    def write(self, what: str, work: Callable[[Session], _T], *, repeats: bool = True) -> _T:
+        """Run work that changes something; ``repeats``: it may be run again after an answer was lost."""
+        return self._run(what, work, writes=True, repeats=repeats)
+
+    def _run(self, what: str, work: Callable[[Session], _T], *, writes: bool, repeats: bool = True) -> _T:
+        lost = conflicts = 0
+        while True:
+            connection = self._connected(what, maybe=writes and lost > 0)
+            try:
+                self._check(connection)
+                return work(self._session(connection, again=lost > 0))
+            except psycopg.Error as error:
+                if is_conflict(error):
+                    conflicts += 1
+                    if conflicts < _TRIES:
+                        continue
+                    raise unavailable(error, what) from error
+                gone = is_lost(error, connection)
+                if gone:
+                    lost += 1
+                    self.connections.forget_idle()
+                    if repeats and lost < _LOST_TRIES:
+                        continue
+                maybe = writes and (lost > 0 or error.sqlstate is None)
+                raise unavailable(error, what, maybe=maybe) from error
+            finally:
+                self.connections.give_back(connection)
+
+    def _session(self, connection: BoundedConnection, *, again: bool) -> Session:
+        return Session(connection, self.statements, self._beginning, again=again, explicit=self._explicit)
+
+    def _connected(self, what: str, *, maybe: bool) -> BoundedConnection:
+        try:
+            return self.connections.take()
+        except psycopg.Error as error:
+            raise unavailable(error, what, maybe=maybe) from error
+        except StoreUnavailable as error:
+            if maybe:
+                raise unavailable(error, what, maybe=True) from error
+            raise
+
+    def _check(self, connection: BoundedConnection) -> None:
+        if self._prepared:
+            return
+        with self._lock:
+            if not self._prepared:
+                self._prepare(connection)
+                # Elsewhere a statement that waited would go by what was there before it waited.
+                found = connection.execute(b"SHOW default_transaction_isolation").fetchone()
+                self._explicit = found != ("read committed",)
+                self._prepared = True

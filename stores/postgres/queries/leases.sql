@@ -1,0 +1,149 @@
+-- Statements on leases. Every write of a holder names token and epoch; what time it is says the database.
+
+-- fragment: held_by
+{of_key} AND t.token = %(token)s AND t.epoch = %(epoch)s AND t.creation = %(creation)s
+AND t.lease_expires_at > clock_timestamp()
+
+-- fragment: held
+-- A claim: somebody holds it from now on.
+epoch = %(epoch)s, token = %(token)s, holder = %(holder)s, attempts = %(attempts)s,
+since = coalesce(t.since, clock_timestamp()), heartbeat_at = clock_timestamp(),
+lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+
+-- name: hold
+-- Claim a row that is locked, and write its record.
+UPDATE {tasks} t SET {said}, {held} WHERE {of_key} RETURNING t.revision
+
+-- name: hold_as_it_is
+-- Claim a row that is locked; its record stays.
+UPDATE {tasks} t SET {held} WHERE {of_key} RETURNING t.revision
+
+-- name: renew
+UPDATE {tasks} t
+SET heartbeat_at = clock_timestamp(),
+    lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+WHERE {of_key} AND t.token = %(token)s AND t.epoch = %(epoch)s
+RETURNING t.status = 'cancelling'
+
+-- name: commit
+-- A cancel that the writer does not know of must not be lost: such a record is read first.
+UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s) RETURNING t.revision
+
+-- name: give_up
+-- The last write under a lease: the end, or the return of the task to the others.
+UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s) RETURNING t.revision
+
+-- name: of_token
+SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = %(token)s
+
+-- name: expired
+SELECT {row} FROM {tasks} t
+WHERE t.leased AND NOT t.unreadable AND t.lease_expires_at <= clock_timestamp()
+ORDER BY t.heartbeat_at, t.account_id, t.user_id, t.task_id
+LIMIT %(limit)s
+
+-- name: stamp
+-- What runs and has no term (a foreign hand wrote it) gets one, and expires when it has passed.
+UPDATE {tasks} t
+SET since = coalesce(t.since, clock_timestamp()), heartbeat_at = coalesce(t.heartbeat_at, clock_timestamp()),
+    lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+WHERE (t.account_id, t.user_id, t.task_id) IN (
+    SELECT l.account_id, l.user_id, l.task_id FROM {tasks} l WHERE l.leased AND l.lease_expires_at IS NULL
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+
+-- name: set_aside
+-- Its record is none: it must not be in the way of others.
+UPDATE {tasks} t SET unreadable = true WHERE {of_key} AND t.revision = %(revision)s
+
+-- ---- the queue ------------------------------------------------------------------------------------------
+
+-- fragment: waits
+t.status = 'pending' AND t.token IS NULL AND NOT t.deferred AND NOT t.unreadable
+
+-- fragment: kinds
+unnest(%(types)s::text[], %(versions)s::bigint[]) AS k (task_type, version)
+
+-- fragment: not_paused
+NOT EXISTS (SELECT FROM {paused} p WHERE p.task_type = k.task_type)
+
+-- fragment: heads
+-- The heads of all kinds, in one order.
+SELECT c.account_id, c.user_id, c.task_id
+FROM {kinds} CROSS JOIN LATERAL (
+    SELECT t.account_id, t.user_id, t.task_id, t.priority, t.created_at FROM {tasks} t
+    WHERE {waits} AND t.task_type = k.task_type AND t.handler_version = k.version
+    ORDER BY t.priority DESC, t.created_at, t.task_id
+    LIMIT %(depth)s
+) c
+WHERE {not_paused}
+ORDER BY c.priority DESC, c.created_at, c.task_id
+LIMIT %(depth)s
+
+-- name: waiting
+-- Whether there may be something to claim, and whether a start time has come. Locks nothing.
+SELECT
+    EXISTS (
+        SELECT FROM {kinds} CROSS JOIN LATERAL (
+            SELECT FROM {tasks} t WHERE {waits} AND t.task_type = k.task_type AND t.handler_version = k.version LIMIT 1
+        ) c
+        WHERE {not_paused}
+    ),
+    EXISTS (SELECT FROM {tasks} t WHERE t.deferred AND t.not_before <= {unix_now})
+
+-- name: promote
+UPDATE {tasks} t SET deferred = false
+WHERE (t.account_id, t.user_id, t.task_id) IN (
+    SELECT d.account_id, d.user_id, d.task_id FROM {tasks} d
+    WHERE d.deferred AND d.not_before <= {unix_now}
+    ORDER BY d.not_before LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+
+-- name: lock_types
+-- One claimer at a time for each type that has a limit; in one order, so that two never wait for each other.
+SELECT pg_advisory_xact_lock(l.key) FROM (SELECT key FROM unnest(%(keys)s::bigint[]) AS u (key) ORDER BY key) l
+
+-- name: running
+SELECT t.task_type, count(*) FROM {tasks} t
+WHERE t.leased AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
+GROUP BY t.task_type
+
+-- name: next
+-- The first of the heads that nobody has locked. What changed since it was seen is looked at again when it is locked.
+SELECT {row}
+FROM ({heads}) h
+JOIN {tasks} t ON t.account_id = h.account_id AND t.user_id = h.user_id AND t.task_id = h.task_id
+WHERE {waits}
+ORDER BY t.priority DESC, t.created_at, t.task_id
+LIMIT 1
+FOR UPDATE OF t SKIP LOCKED
+
+-- name: heads_seen
+SELECT count(*) FROM ({heads}) h
+
+-- name: unclaimed
+SELECT {row} FROM {tasks} t
+WHERE t.status = 'pending' AND t.token IS NULL AND NOT t.unreadable
+    AND (%(handled)s::boolean IS NULL OR (t.handler_version IS NOT NULL) = %(handled)s)
+    AND (
+        %(older_than_seconds)s <= 0
+        OR t.created_at <= {unix_now} - %(older_than_seconds)s
+    )
+    AND (
+        %(types)s::text[] IS NULL
+        OR EXISTS (SELECT FROM {kinds} WHERE k.task_type = t.task_type AND k.version = t.handler_version)
+    )
+ORDER BY t.created_at, t.task_id, t.user_id
+LIMIT %(limit)s
+
+-- name: workload
+SELECT w.number, r.number,
+    greatest(0, {unix_now} - w.oldest)::float8,
+    greatest(0, extract(epoch FROM clock_timestamp() - r.oldest))::float8
+FROM (
+    SELECT count(*) AS number, min(t.created_at) AS oldest FROM {tasks} t
+    WHERE t.status = 'pending' AND t.token IS NULL AND NOT t.unreadable
+) w, (
+    SELECT count(*) AS number, min(t.since) AS oldest FROM {tasks} t
+    WHERE t.leased AND t.status IN ('running', 'cancelling') AND NOT t.unreadable
+) r

@@ -1,0 +1,145 @@
+"""Waiting work: which task a worker gets next, and what can be said of the backlog.
+
+Owns the order of the queue and its limits. The next task is locked with SKIP LOCKED, so claimers do not wait for each
+other; only those of a type with a limit do, one at a time, so that the limit is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from stores.postgres.database import Database, Session
+from stores.postgres.names import Names
+from stores.postgres.ownership import Ownership
+from stores.postgres.rows import Row, Rows
+from task_tracker.clock import Clock
+from task_tracker.errors import CorruptRecord
+from task_tracker.store import Lease, Stored, Workload
+
+__all__ = ["Queue"]
+
+_DEPTH: Final = 16
+"""Heads of the queue among which one is looked for that nobody has locked."""
+_DEEPEST: Final = 16 * _DEPTH
+_MOST_PROMOTED: Final = 500
+
+_Kinds = Sequence[tuple[str, int]]
+
+
+class Queue:
+    """What waits for a handler."""
+
+    def __init__(
+        self, database: Database, rows: Rows, ownership: Ownership, names: Names, clock: Clock
+    ) -> None:
+        self._database = database
+        self._rows = rows
+        self._ownership = ownership
+        self._names = names
+        self._clock = clock
+        # Whoever pauses a type waits for the claims that are under way.
+        self._claiming = f"SELECT pg_advisory_xact_lock_shared({names.lock_key('claims_lock')})"
+
+    def claim(
+        self, kinds: _Kinds, max_running: Mapping[str, int] | None, holder: str
+    ) -> tuple[Lease, Stored] | None:
+        """Claim the next task of these kinds; see :meth:`LeaseStore.claim`."""
+        if not kinds:
+            return None
+        token = self._clock.new_token()
+
+        def work(session: Session) -> tuple[Lease, Stored] | None:
+            if session.again:
+                found = session.one("of_token", {"token": token})
+                if found is not None:
+                    return self._ownership.mine(Row(*found))
+            # Most of those who ask find nothing. That costs no lock and no transaction.
+            while True:
+                waits, due = session.one("waiting", _asked(kinds)) or (False, False)
+                if not due or not session.run("promote", {"limit": _MOST_PROMOTED}):
+                    break
+            if not waits:
+                return None
+            while True:
+                with session.transaction(self._claiming):
+                    row = self._next(session, self._allowed(session, kinds, max_running))
+                    if row is None:
+                        return None
+                    try:
+                        record = self._rows.record(row)
+                    except CorruptRecord:
+                        self._ownership.set_aside(session, row)
+                        continue
+                    return self._ownership.take(session, row, record, token, holder, count_attempt=True)
+
+        return self._database.write("claim a task", work)
+
+    def _allowed(self, session: Session, kinds: _Kinds, max_running: Mapping[str, int] | None) -> _Kinds:
+        """Return the kinds of which another one may run; nobody else claims one of these meanwhile."""
+        limits = {task_type: (max_running or {}).get(task_type) for task_type, _ in kinds}
+        limited = sorted(task_type for task_type, limit in limits.items() if limit is not None)
+        if not limited:
+            return kinds
+        session.all("lock_types", {"keys": [self._names.lock_key("type", name) for name in limited]})
+        running: dict[str, int] = dict(session.all("running", {"types": limited}))
+        return [
+            kind for kind in kinds if (limit := limits[kind[0]]) is None or running.get(kind[0], 0) < limit
+        ]
+
+    def _next(self, session: Session, kinds: _Kinds) -> Row | None:
+        """Lock the next task that nobody else has locked, and return it."""
+        if not kinds:
+            return None
+        depth = _DEPTH
+        while True:
+            found = session.one("next", {**_asked(kinds), "depth": depth})
+            if found is not None:
+                return Row(*found)
+            seen = session.one("heads_seen", {**_asked(kinds), "depth": depth})
+            # All that there are, or so many that others are about to free some.
+            if depth >= _DEEPEST or seen is None or seen[0] < depth:
+                return None
+            depth *= 4
+
+    def unclaimed(
+        self,
+        task_types: _Kinds | None,
+        older_than_seconds: float,
+        limit: int,
+        *,
+        handled: bool | None,
+    ) -> Sequence[Stored]:
+        """See :meth:`LeaseStore.unclaimed`."""
+        params = {
+            **(_asked(task_types) if task_types is not None else {"types": None, "versions": None}),
+            "handled": handled,
+            "older_than_seconds": float(older_than_seconds),
+            "limit": limit,
+        }
+
+        def work(session: Session) -> list[Stored]:
+            while True:
+                rows = [Row(*row) for row in session.all("unclaimed", params)]
+                found: list[Stored] = []
+                set_aside = 0
+                for row in rows:
+                    try:
+                        found.append(self._rows.stored(row))
+                    except CorruptRecord:
+                        set_aside += self._ownership.set_aside(session, row)
+                if not set_aside or len(rows) < limit:
+                    return found
+
+        return self._database.write("look for waiting tasks", work)
+
+    def workload(self) -> Workload:
+        """See :meth:`LeaseStore.workload`."""
+        found = self._database.read("count what waits", lambda session: session.one("workload"))
+        assert found is not None, "the statement always answers"
+        waiting, running, oldest_waiting, oldest_running = found
+        return Workload(waiting, running, float(oldest_waiting or 0.0), float(oldest_running or 0.0))
+
+
+def _asked(kinds: _Kinds) -> dict[str, object]:
+    return {"types": [name for name, _ in kinds], "versions": [version for _, version in kinds]}

@@ -1,0 +1,57 @@
+"""What the driver's errors mean: for the library, and for whoever decides whether to try again.
+
+Owns the reading of SQLSTATE. Refuses to call anything "not found": trouble is StoreUnavailable, with the driver's error
+as the cause and without what a connection string holds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from task_tracker.errors import StoreUnavailable
+from task_tracker.redaction import redact_text
+
+__all__ = ["TooLong", "is_conflict", "is_lost", "unavailable"]
+
+_CONFLICTS: Final = frozenset({"40001", "40P01"})
+"""Serialization failure, deadlock: nothing was written, and another try may well succeed."""
+_ENDED: Final = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"})
+"""The server, or an administrator, ended the session."""
+_ADVICE: Final = {
+    "42P01": "the tables are not there; run `python -m task_tracker migrate`",
+    "3F000": "the schema is not there; run `python -m task_tracker migrate`",
+    "42501": "the database's user lacks that right; grant it",
+    "25006": "this server takes no writes; connect to the primary",
+    "55P03": "somebody else has locked it for too long; try again",
+    "57014": "it took too long; try again",
+    "53300": "the server has no connection left; raise max_connections, or make the pools smaller",
+}
+_CHARS: Final = 300
+
+
+class TooLong(psycopg.OperationalError):
+    """The server did not answer within the time that a statement may take."""
+
+
+def is_conflict(error: psycopg.Error) -> bool:
+    """Tell whether the database gave up on this try because of others, having written nothing."""
+    return error.sqlstate in _CONFLICTS
+
+
+def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
+    """Tell whether the connection is gone, and with it the answer."""
+    if isinstance(error, TooLong):
+        return False  # it has taken its time already
+    state = error.sqlstate or ""
+    return connection.closed or state in _ENDED or state.startswith("08")
+
+
+def unavailable(error: BaseException, what: str, *, maybe: bool = False) -> StoreUnavailable:
+    """Return the error to raise ``from`` this one. ``maybe``: what was asked for may have happened."""
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    advice = _ADVICE.get(getattr(error, "sqlstate", None) or "", "try again")
+    if maybe:
+        advice = f"it may have happened all the same, so look before you repeat it; {advice}"
+    return StoreUnavailable(f"PostgreSQL did not {what} ({redact_text(said)[:_CHARS].strip()}): {advice}")

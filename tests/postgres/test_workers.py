@@ -1,0 +1,76 @@
+"""Workers on this store: they take, beat, commit and end over real connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from task_tracker.clock import SYSTEM_CLOCK
+from task_tracker.records import TaskStatus
+from tests.core.support import OWNER
+from tests.postgres.grounds import Ground
+from tests.runtime.work import WORK, registry
+from tests.runtime.workers import Crew, InThread, no_thread_is_left
+
+
+@pytest.fixture
+def crew(ground: Ground) -> Iterator[Crew]:
+    WORK.begin()
+    with no_thread_is_left(), closing(ground.store(lease_seconds=30, heartbeat_seconds=0.1)) as store:
+        yield Crew(SYSTEM_CLOCK, store)
+
+
+def test_two_workers_share_the_work(crew: Crew) -> None:
+    """Each task once, and its result is there for everybody. [D095]"""
+    tasks = [crew.submit("note", {"n": number}) for number in range(30)]
+    with InThread(crew.worker(concurrency=3)), InThread(crew.worker(concurrency=3)):
+        ended = [crew.wait_ended(task) for task in tasks]
+    assert [task.result for task in ended] == [{"n": number} for number in range(30)]
+    assert sorted(WORK.begun) == sorted(task.task_id for task in tasks)
+
+
+def test_limit_over_all_workers(crew: Crew) -> None:
+    for _ in range(12):
+        crew.submit("note")
+    limits = {"note": 1}
+    one, other = (crew.worker(concurrency=3, max_running=limits) for _ in range(2))
+    with InThread(one), InThread(other):
+        WORK.wait_begun(12)
+    assert WORK.most_at_once == 1
+
+
+def test_running_handler_is_told_of_a_cancel_at_a_heartbeat(crew: Crew) -> None:
+    task = crew.submit("hold")
+    with InThread(crew.worker()):
+        WORK.wait_begun()
+        assert crew.store.request_cancel(task.key).record.status is TaskStatus.CANCELLING
+        assert crew.wait_ended(task).status is TaskStatus.CANCELLED
+    assert WORK.stopped == [(task.task_id, "CancelledError")]
+
+
+def test_handler_that_runs_longer_than_a_lease_keeps_it(crew: Crew, ground: Ground) -> None:
+    """Heartbeats come while it works; between them most of a term may pass. [D019]"""
+    task = crew.submit("hold")
+    with InThread(crew.worker()):
+        WORK.wait_begun()
+        for _ in range(5):
+            before = ground.run("SELECT heartbeat_at FROM {tasks}")
+            ground.lapse(20)
+            while ground.run("SELECT heartbeat_at FROM {tasks}") <= before:
+                assert crew.store.expired() == []
+        WORK.open()
+        assert crew.wait_ended(task).status is TaskStatus.COMPLETED
+
+
+def test_task_of_a_worker_that_died_is_tried_again_by_another(crew: Crew, ground: Ground) -> None:
+    """[D003] [D006]"""
+    handlers = registry(idempotent=True, retry_seconds=0.01)
+    task = crew.tracker(handlers).submit("note", **OWNER).record
+    crew.crash(task.key)
+    ground.lapse(31)
+    with InThread(crew.worker(crew.tracker(handlers))):
+        ended = crew.wait_ended(task)
+    assert ended.status is TaskStatus.COMPLETED
+    assert WORK.runs == [(task.task_id, 2)]
