@@ -1,0 +1,1 @@
+"""Redis and ARQ, with a server of their own where one can be started."""
