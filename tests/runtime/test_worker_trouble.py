@@ -130,6 +130,10 @@ def test_a_claim_that_comes_back_to_a_blocked_loop_goes_to_others(crew: Crew) ->
         WORK.open(blocking.task_id)
         WORK.wait_open("it blocks")
         WORK.open("the store")
+        assert worker._shift is not None
+        claims = worker._shift._claims
+        # No time passes before it has come back: one that took longer than a lease is lost.
+        wait_for(lambda: bool(claims._unstarted))
         wait_for(lambda: crew.seen(late).status == "pending", lambda: crew.live(BEAT))
         assert other.run_once() == 1
         WORK.open("the loop")
