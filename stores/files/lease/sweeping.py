@@ -71,7 +71,7 @@ class Recovery:
 
     def _remove_spare(self, name: str) -> bool:
         """Remove a staging directory that nobody has used for a while. It is nothing that a crash left half-made."""
-        self._control.remove_directory(f"{self._control.spares}/{name}")
+        self._control.remove_tree(f"{self._control.spares}/{name}")  # a power cut may have left a file in it
         return False
 
     def sweep_effects(self, limit: int) -> int:
