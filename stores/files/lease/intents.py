@@ -33,7 +33,7 @@ class _Place(Enum):
     """Where an entry was when it was looked for."""
 
     FOUND = "found"
-    BARE = "held by nobody, or about to be removed"
+    BARE = "held by nobody, by somebody else, or about to be removed"
     MOVED = "moved on"
     ABSENT = "nowhere"
 
@@ -95,13 +95,18 @@ class Intents:
                 if place is not _Place.MOVED:
                     return place, at
         found = self._entries.find(record)
-        return (_Place.ABSENT, None) if found is None else self._look_into(*found)
+        if found is None:
+            return _Place.ABSENT, None
+        place, at = self._look_into(*found)
+        # Not where the record says: somebody may have grabbed it, and put his stage into it, while its former holder
+        # was removing it, the wish included. Only a record that is still the same tells that it was not.
+        return (_Place.BARE if place is _Place.FOUND and at is None else place), at
 
     def _look_into(self, path: str, name: EntryName) -> tuple[_Place, float | None]:
         """Look for a wish in the entry at ``path``; FOUND only if it was there all the time.
 
         Names never come back, but one that a release is about to give may come between two looks; and whoever
-        takes an entry apart removes the stage before the wish.
+        takes an entry apart that he holds removes his stage before the wish.
         """
         held = path == self._control.lease(name)
         if not held and not self._control.exists(path):
