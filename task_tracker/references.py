@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from task_tracker.errors import SettingsError
 from task_tracker.forks import renew_after_fork
 
 __all__ = ["check_reference", "first_line", "fitting", "load_reference"]
+
+_TRIES: Final = 5
+"""Of an import that is shown half of another module: those that it meets have fewer to go each time."""
 
 
 class _Imports:
@@ -36,16 +39,18 @@ class _Imports:
         self._begun = 0
 
     def load(self, name: str) -> ModuleType:
-        """Import a module; once more if that fails while others were imported: it holds up none of them then."""
+        """Import a module; again if that fails while others are imported: between two tries it is in nobody's way."""
         with self._counting:
             self._begun += 1
             self._under_way += 1
             alone, number = self._under_way == 1, self._begun
         try:
-            return import_module(name)
-        except Exception:
-            if alone and number == self._begun:
-                raise
+            for _ in range(_TRIES):
+                try:
+                    return import_module(name)
+                except Exception:
+                    if alone and number == self._begun:
+                        raise
             return import_module(name)
         finally:
             with self._counting:

@@ -38,6 +38,7 @@ class TestPersistentStoreOnAnObjectStore(TaskStoreContract):
     test_tricky_ids_are_kept_apart = slow(TaskStoreContract.test_tricky_ids_are_kept_apart)
     test_filters_apply_before_the_cut = slow(TaskStoreContract.test_filters_apply_before_the_cut)
     test_no_task_is_lost_that_races_it = slow(TaskStoreContract.test_no_task_is_lost_that_races_it)
+    test_one_of_a_kind_in_each_round = slow(TaskStoreContract.test_one_of_a_kind_in_each_round)
     test_one_of_a_kind_at_any_time = slow(TaskStoreContract.test_one_of_a_kind_at_any_time)
     test_writer_that_is_killed_leaves_the_old_record_or_the_new = slow(
         TaskStoreContract.test_writer_that_is_killed_leaves_the_old_record_or_the_new

@@ -29,23 +29,27 @@ FOUND_BY_SEQUENCES: list[type[InMemoryTaskStore]] = [
     wrong_stores.IsBlockedByWaitingTasksOnly,
     wrong_stores.IsBlockedByOtherTenants,
     wrong_stores.Recreates,
-    wrong_stores.ClaimsToCompare,
     wrong_stores.Merges,
     wrong_stores.IsAlwaysUnchanged,
     wrong_stores.FindsByIdAlone,
     wrong_leases.LetsAnybodyUpdate,
     wrong_listings.FiltersAfterTheCut,
     wrong_listings.ListsOldestFirst,
-    wrong_listings.LosesTiesAtTheCut,
     wrong_listings.DeletesActiveTasks,
     wrong_listings.DeletesAnyVersion,
     wrong_listings.DeletesWhatHasEndedBeforeItRefuses,
     wrong_listings.PurgesByAgeAlone,
-    wrong_listings.PurgesWithoutLimit,
     wrong_listings.CountsOtherUsers,
     wrong_listings.RemembersWhatWasActive,
 ]
 """What the state machine must find by itself."""
+
+FOUND_LATE: list[type[InMemoryTaskStore]] = [
+    wrong_stores.ClaimsToCompare,
+    wrong_listings.LosesTiesAtTheCut,
+    wrong_listings.PurgesWithoutLimit,
+]
+"""What it finds too, after many sequences."""
 
 SCENARIOS = [
     *["D005", "D037", "D053", "D059", "D060", "D066", "D067", "D069", "D070", "D077", "D079", "D083"],
@@ -103,7 +107,9 @@ class TestTheSuiteCatches:
         assert not isinstance(caught.value, pytest.skip.Exception)
         assert not isinstance(caught.value, (TypeError, AttributeError)), "wrong in another way than meant"
 
-    @pytest.mark.parametrize("kind", FOUND_BY_SEQUENCES)
+    @pytest.mark.parametrize(
+        "kind", [*FOUND_BY_SEQUENCES, *(pytest.param(kind, marks=pytest.mark.slow) for kind in FOUND_LATE)]
+    )
     def test_wrong_answer_to_a_sequence_of_calls(self, kind):
         machine = state_machine_for(lambda: MemoryHarness(kind))
         search = settings(

@@ -134,25 +134,41 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     assert "copied 0," not in ended.stdout
 
 
+SIGNALLED = """
+import itertools, os, runpy, signal
+from stores.files.persistent import PersistentTaskStore
+
+count, create = itertools.count(1), PersistentTaskStore.create
+
+def created(self, *arguments, **options):
+    if next(count) == 10:
+        os.kill(os.getpid(), signal.SIGINT)
+    return create(self, *arguments, **options)
+
+PersistentTaskStore.create = created
+runpy.run_module("task_tracker", run_name="__main__", alter_sys=True)
+"""
+"""The command, which is sent the signal as it writes the tenth record."""
+
+
 def test_interrupted_it_says_that_it_can_go_on(tmp_path: Path) -> None:
     """Ctrl-C ends it in order; what was copied is whole."""
     old = PersistentTaskStore(tmp_path / "old", durability="none")
     make = RecordMaker()
-    for _ in range(400):
+    for _ in range(20):
         old.create(make(status=TaskStatus.COMPLETED))
-    command = [sys.executable, "-m", "task_tracker", "copy"]
-    command += ["--from", f"persistent:{tmp_path / 'old'}", "--to", f"persistent:{tmp_path / 'new'}"]
-    records = tmp_path / "new/local/acme/tasks/alice"
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (records.exists() and any(records.glob("*.json"))):
-        assert running.poll() is None
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
-    assert running.returncode == 130
+    command = ["copy", "--from", f"persistent:{tmp_path / 'old'}", "--to", f"persistent:{tmp_path / 'new'}"]
+    stopped = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert stopped.returncode == 130
+    assert 0 < len([*(tmp_path / "new/local/acme/tasks/alice").glob("*.json")]) < 20
+    said = stopped.stderr
     assert said.splitlines()[-1].startswith("stopped")
     assert "again" in said
     assert "Traceback" not in said
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    again = [sys.executable, "-m", "task_tracker", *command]
+    ended = subprocess.run(again, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

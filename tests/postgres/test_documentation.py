@@ -72,4 +72,5 @@ def test_document_is_one_that_configuration_takes() -> None:
 def test_questions_can_be_asked(ground: Ground, question: str) -> None:
     with ground.control.transaction():
         ground.control.execute(ground.names.fill("SET LOCAL search_path TO {schema}"))
-        ground.control.execute(question.replace(PREFIX, ground.names.prefix).encode())
+        asked = re.sub(rf"\b{PREFIX}(\w+)", rf'"{ground.names.prefix}\1"', question)
+        ground.control.execute(asked.encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from task_tracker import HandlerRegistry, SettingsError, TaskTracker
+from task_tracker import HandlerRegistry, SettingsError, TaskTracker, references
 from task_tracker.handlers import Handler
 from tests.core.support import in_threads
 
@@ -217,6 +219,21 @@ def test_threads_that_need_it_at_once_get_the_same_function(
         row.task_type for row in rows
     ]
     assert len(set(functions)) == 2
+
+
+def test_an_import_that_meets_others_again_and_again_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time another thread has begun meanwhile, and Python shows half of a module rather than a deadlock."""
+    failures = [RuntimeError("deadlock detected")] * 3
+
+    def import_module(name: str) -> object:
+        if name == "json" and failures:
+            references._imports.load("string")  # beside it
+            raise failures.pop()
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(references, "import_module", import_module)
+    assert references.load_reference("json:dumps", ("obj",)) is json.dumps
+    assert not failures
 
 
 def test_an_import_that_takes_long_holds_up_no_other(

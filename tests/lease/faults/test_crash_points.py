@@ -10,8 +10,8 @@ import pytest
 from tests.lease.faults.drivers import run_shares, shown
 from tests.lease.faults.figures import Figures
 
-IN_MEMORY_EVERY = 9
-ON_DISK_EVERY = 12
+IN_MEMORY_EVERY = 15
+ON_DISK_EVERY = 20
 SOME = 7
 
 
