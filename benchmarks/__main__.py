@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import agfs, importing, leases, life, listing, objects, reading, wakeups, workers
+from benchmarks import agfs, importing, leases, life, listing, objects, postgres, reading, wakeups, workers
 from benchmarks.measure import Row, file_system
 
 SCRATCH = Path(__file__).resolve().parent.parent / ".bench"
@@ -27,6 +27,7 @@ def main() -> int:
         ("agfs", lambda: agfs.rows(SCRATCH)),
         ("objects", objects.rows),
         ("workers", lambda: workers.rows(SCRATCH, memory_disk)),
+        ("postgres", lambda: postgres.rows(SCRATCH)),
         ("wakeups", lambda: wakeups.rows(SCRATCH)),
     ]
     asked = sys.argv[1:] or [name for name, _ in parts]
