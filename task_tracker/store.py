@@ -477,6 +477,23 @@ class LeaseStore(TaskStore):
         expired and was not taken over yet), InvalidTransition (ended) or TaskNotFound.
         """
 
+    def claim_several(
+        self,
+        most: int,
+        *,
+        holder: str,
+        task_types: Sequence[tuple[str, int]],
+        max_running: Mapping[str, int] | None = None,
+    ) -> Sequence[tuple[Lease, Stored]]:
+        """Take up to ``most`` next tasks in one step, each as ``claim`` does: all of them, or none if it raises.
+
+        Fewer than ``most`` do not say that there are no more; none does. A store that gains nothing by it claims one.
+        """
+        claimed = (
+            self.claim(holder=holder, task_types=task_types, max_running=max_running) if most > 0 else None
+        )
+        return [] if claimed is None else [claimed]
+
     @abstractmethod
     def renew(self, lease: Lease) -> None:
         """Heartbeat. Also sets ``lease.cancel_requested`` if a cancel is waiting.

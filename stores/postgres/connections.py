@@ -2,7 +2,8 @@
 
 Owns how a connection is opened, that no wait on one lasts for ever, and that no process uses a connection of
 another. Has no threads: whoever needs a connection opens it, and gets the driver's error at once if that fails. Refuses
-session state (prepared statements, settings, session locks): the server behind a pooler is another one each time.
+session state (settings, session locks), and prepared statements unless it was told that nothing is in between: the
+server behind a pooler is another one each time.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _T = TypeVar("_T")
 
 _IDLE_SECONDS: Final = 60.0
 """How long a connection that nobody needs is kept."""
+_PREPARE_AFTER: Final = 3
+"""Times that a statement is sent as it is."""
 _CANCEL_SECONDS: Final = 1
 _LONGEST_GRACE_SECONDS: Final = 2.0
 """How much longer than the server this side waits."""
@@ -124,6 +127,7 @@ class Connections:
         self._open = open_one
         self._size = size
         self._patience = patience_seconds
+        self._prepare_after: int | None = None
         self._closed = False
         self._everyone: set[BoundedConnection] = set()
         self._inherited: list[BoundedConnection] = []
@@ -157,6 +161,7 @@ class Connections:
             return connection
         try:
             connection = self._open()
+            connection.prepare_threshold = self._prepare_after
         except BaseException:
             with self._changed:
                 self._used -= 1
@@ -206,6 +211,10 @@ class Connections:
                 done.append(self._forget(connection))
             self._changed.notify()
         _close_all(done)
+
+    def prepare_statements(self, connection: BoundedConnection, *, wanted: bool) -> None:
+        """Have the server keep the plans of statements that come often, on ``connection`` and on those opened later."""
+        self._prepare_after = connection.prepare_threshold = _PREPARE_AFTER if wanted else None
 
     def forget_idle(self) -> None:
         """Close what nobody uses: the server has ended one connection, and with it perhaps all."""

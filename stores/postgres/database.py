@@ -16,7 +16,8 @@ import psycopg
 
 from stores.postgres.connections import BoundedConnection, Connections
 from stores.postgres.statements import Statements
-from stores.postgres.trouble import is_conflict, is_lost, unavailable
+from stores.postgres.trouble import is_conflict, is_forgotten, is_lost, unavailable
+from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import StoreUnavailable
 from task_tracker.forks import renew_after_fork
 
@@ -29,7 +30,13 @@ _TRIES: Final = 5
 _LOST_TRIES: Final = 2
 """When the connection breaks: on another one, once."""
 
+_MOST_FORGOTTEN: Final = 10
+_FORGOTTEN_SECONDS: Final = 60.0
+"""Once the server has forgotten so many statements within this time, none is prepared any more."""
+
 Row = tuple[Any, ...]
+
+_ASKED: Final = b"SELECT current_setting('default_transaction_isolation'), pg_backend_pid()"
 
 
 def begin(*, lock_seconds: float, statement_seconds: float) -> str:
@@ -131,6 +138,7 @@ class Database:
     def renew(self) -> None:
         """Make a new lock: a forked child has a copy."""
         self._lock = threading.Lock()
+        self._forgotten: list[float] = []
 
     def read(self, what: str, work: Callable[[Session], _T]) -> _T:
         """Run work that changes nothing. Raises StoreUnavailable; ``what`` is what it would not do, as a verb."""
@@ -141,13 +149,16 @@ class Database:
         return self._run(what, work, writes=True, repeats=repeats)
 
     def _run(self, what: str, work: Callable[[Session], _T], *, writes: bool, repeats: bool = True) -> _T:
-        lost = conflicts = 0
+        lost = conflicts = plans = 0
         while True:
             connection = self._connected(what, maybe=writes and lost > 0)
             try:
                 self._check(connection)
                 return work(self._session(connection, again=lost > 0))
             except psycopg.Error as error:
+                if is_forgotten(error) and (plans := plans + 1) < _TRIES:
+                    self._forget_plans(connection)  # nothing has happened yet
+                    continue
                 if is_conflict(error):
                     conflicts += 1
                     if conflicts < _TRIES:
@@ -163,6 +174,17 @@ class Database:
                 raise unavailable(error, what, maybe=maybe) from error
             finally:
                 self.connections.give_back(connection)
+
+    def _forget_plans(self, connection: BoundedConnection) -> None:
+        """Begin anew with this connection: the tables were altered, or there is a pooler that does not show."""
+        now = SYSTEM_CLOCK.monotonic()
+        with self._lock:
+            self._forgotten = [at for at in self._forgotten if now - at < _FORGOTTEN_SECONDS] + [now]
+            often = len(self._forgotten) > _MOST_FORGOTTEN
+        if often:
+            self.connections.prepare_statements(connection, wanted=False)
+            self.connections.forget_idle()
+        connection.close()
 
     def _session(self, connection: BoundedConnection, *, again: bool) -> Session:
         return Session(connection, self.statements, self._beginning, again=again, explicit=self._explicit)
@@ -183,7 +205,12 @@ class Database:
         with self._lock:
             if not self._prepared:
                 self._prepare(connection)
+                found = connection.execute(_ASKED).fetchone()
+                assert found is not None, "it always answers"
+                isolation, server = found
                 # Elsewhere a statement that waited would go by what was there before it waited.
-                found = connection.execute(b"SHOW default_transaction_isolation").fetchone()
-                self._explicit = found != ("read committed",)
+                self._explicit = isolation != "read committed"
+                # A pooler gives out numbers of its own: behind it the next transaction is on another server.
+                direct = server == connection.info.backend_pid
+                self.connections.prepare_statements(connection, wanted=direct)
                 self._prepared = True

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from stores.postgres.database import Database, Session
+from stores.postgres.fresh import Fresh, Known
 from stores.postgres.holding import check_free, intent_of, locked, write_free, write_kept
 from stores.postgres.rows import Row, Rows, RowVersion, is_storable, missing, said
 from task_tracker import transitions
@@ -41,9 +42,12 @@ class _Evidence(NamedTuple):
 class Ownership:
     """The operations on leases."""
 
-    def __init__(self, database: Database, rows: Rows, clock: Clock, lease_seconds: float) -> None:
+    def __init__(
+        self, database: Database, rows: Rows, fresh: Fresh, clock: Clock, lease_seconds: float
+    ) -> None:
         self._database = database
         self._rows = rows
+        self._fresh = fresh
         self._clock = clock
         self._lease_seconds = lease_seconds
 
@@ -55,7 +59,13 @@ class Ownership:
         if not is_storable(*key):
             raise missing(key)
 
+        known = self._fresh.take(key) if count_attempt else None
+
         def work(session: Session) -> tuple[Lease, Stored]:
+            if known is not None and not session.again:
+                claimed = self._claim_fresh(session, known, token, holder)
+                if claimed is not None:
+                    return claimed
             with session.transaction():
                 row = locked(session, key)
                 if session.again and row.token == token:
@@ -66,6 +76,62 @@ class Ownership:
                 return self.take(session, row, record, token, holder, count_attempt=count_attempt)
 
         return self._database.write(f"claim task {key.task_id}", work)
+
+    def _claim_fresh(
+        self, session: Session, known: Known, token: str, holder: str
+    ) -> tuple[Lease, Stored] | None:
+        """Claim a task of this process's own in one statement; None if it is not as it was created."""
+        last = known.record.attempt
+        assert last is not None, "every creation has one"
+        attempt = transitions.next_attempt(last, token, above=last.epoch, holder=holder, counted=True)
+        record = transitions.claimed(known.record, known.now, attempt)
+        params = {
+            **said(record),
+            **self._held(attempt),
+            "revision": known.revision,
+            "before": last.epoch,
+        }
+        found = session.one("hold_fresh", params)
+        return None if found is None else (_lease(record, attempt), Stored(record, RowVersion(found[0])))
+
+    def _held(self, attempt: Attempt) -> dict[str, Any]:
+        """Return the parameters of the fragment ``held``."""
+        return {
+            "epoch": attempt.epoch,
+            "token": attempt.token,
+            "holder": attempt.holder,
+            "attempts": attempt.count,
+            "lease_seconds": self._lease_seconds,
+        }
+
+    def take_all(
+        self, session: Session, rows: Sequence[tuple[Row, TaskRecord]], tokens: Sequence[str], holder: str
+    ) -> list[tuple[Lease, Stored]]:
+        """Claim locked rows, each under a token of its own, in one statement."""
+        taken = []
+        for (row, record), token in zip(rows, tokens, strict=False):
+            attempt = transitions.next_attempt(
+                record.attempt, token, above=row.epoch, holder=holder, counted=True
+            )
+            taken.append((transitions.claimed(record, row.now, attempt), attempt))
+        keys = [record.key for record, _ in taken]
+        params = {
+            "account_ids": [key.account_id for key in keys],
+            "user_ids": [key.user_id for key in keys],
+            "task_ids": [key.task_id for key in keys],
+            "records": [said(record)["record"] for record, _ in taken],
+            "epochs": [attempt.epoch for _, attempt in taken],
+            "tokens": [attempt.token for _, attempt in taken],
+            "attempts": [attempt.count for _, attempt in taken],
+            "holder": holder,
+            "lease_seconds": self._lease_seconds,
+        }
+        revisions: dict[str, int] = dict(session.all("hold_all", params))
+        assert len(revisions) == len(taken), "the rows are locked"
+        return [
+            (_lease(record, attempt), Stored(record, RowVersion(revisions[attempt.token])))
+            for record, attempt in taken
+        ]
 
     def take(
         self,
@@ -82,13 +148,7 @@ class Ownership:
         attempt = transitions.next_attempt(
             record.attempt, token, above=row.epoch, holder=holder, counted=count_attempt
         )
-        params: dict[str, Any] = {
-            "epoch": attempt.epoch,
-            "token": token,
-            "holder": holder,
-            "attempts": attempt.count,
-            "lease_seconds": self._lease_seconds,
-        }
+        params = self._held(attempt)
         if count_attempt:
             record = (
                 record.changed(attempt=attempt) if over else transitions.claimed(record, row.now, attempt)

@@ -38,42 +38,73 @@ class Queue:
         self._ownership = ownership
         self._names = names
         self._clock = clock
+        self._has_found = False
         # Whoever pauses a type waits for the claims that are under way.
         self._claiming = f"SELECT pg_advisory_xact_lock_shared({names.lock_key('claims_lock')})"
 
     def claim(
-        self, kinds: _Kinds, max_running: Mapping[str, int] | None, holder: str
-    ) -> tuple[Lease, Stored] | None:
-        """Claim the next task of these kinds; see :meth:`LeaseStore.claim`."""
+        self, kinds: _Kinds, max_running: Mapping[str, int] | None, holder: str, *, most: int
+    ) -> Sequence[tuple[Lease, Stored]]:
+        """Claim the next tasks of these kinds, ``most`` of them; see :meth:`LeaseStore.claim`."""
         if not kinds:
-            return None
-        token = self._clock.new_token()
+            return []
+        if max_running and any(task_type in max_running for task_type, _ in kinds):
+            most = 1  # of a type with a limit each one counts for the next
+        tokens = [self._clock.new_token() for _ in range(most)]
 
-        def work(session: Session) -> tuple[Lease, Stored] | None:
+        def work(session: Session) -> Sequence[tuple[Lease, Stored]]:
             if session.again:
-                found = session.one("of_token", {"token": token})
-                if found is not None:
-                    return self._ownership.mine(Row(*found))
-            # Most of those who ask find nothing. That costs no lock and no transaction.
+                found = session.all("of_tokens", {"tokens": tokens})
+                if found:
+                    return [self._ownership.mine(Row(*row)) for row in found]
+            # Most of those who ask find nothing: that costs no lock and no transaction. Where there was something a
+            # moment ago there may be more, so it is tried at once.
+            look = not self._has_found
             while True:
-                waits, due = session.one("waiting", _asked(kinds)) or (False, False)
-                if not due or not session.run("promote", {"limit": _MOST_PROMOTED}):
-                    break
-            if not waits:
-                return None
-            while True:
-                with session.transaction(self._claiming):
-                    row = self._next(session, self._allowed(session, kinds, max_running))
-                    if row is None:
-                        return None
-                    try:
-                        record = self._rows.record(row)
-                    except CorruptRecord:
-                        self._ownership.set_aside(session, row)
-                        continue
-                    return self._ownership.take(session, row, record, token, holder, count_attempt=True)
+                if look and not self._waits(session, kinds):
+                    claimed: Sequence[tuple[Lease, Stored]] | None = []
+                else:
+                    claimed = self._claim_next(session, kinds, max_running, tokens, holder, heed_due=not look)
+                if claimed or (look and claimed is not None):
+                    self._has_found = bool(claimed)
+                    return claimed
+                look = True
 
         return self._database.write("claim a task", work)
+
+    def _waits(self, session: Session, kinds: _Kinds) -> bool:
+        """Tell whether something may wait, after what has become due was moved into the queue."""
+        while True:
+            waits, due = session.one("waiting", _asked(kinds)) or (False, False)
+            if not due or not session.run("promote", {"limit": _MOST_PROMOTED}):
+                return bool(waits)
+
+    def _claim_next(
+        self,
+        session: Session,
+        kinds: _Kinds,
+        max_running: Mapping[str, int] | None,
+        tokens: Sequence[str],
+        holder: str,
+        *,
+        heed_due: bool,
+    ) -> Sequence[tuple[Lease, Stored]] | None:
+        """Do that in one transaction; None if it has to be looked again, if ``heed_due`` also for what is due."""
+        with session.transaction(self._claiming):
+            found, due = self._next(session, self._allowed(session, kinds, max_running), len(tokens))
+            if due and heed_due:
+                return None  # it may come before these
+            if not found:
+                return []
+            readable = []
+            for row in found:
+                try:
+                    readable.append((row, self._rows.record(row)))
+                except CorruptRecord:
+                    self._ownership.set_aside(session, row)
+            if not readable:
+                return None
+            return self._ownership.take_all(session, readable, tokens, holder)
 
     def _allowed(self, session: Session, kinds: _Kinds, max_running: Mapping[str, int] | None) -> _Kinds:
         """Return the kinds of which another one may run; nobody else claims one of these meanwhile."""
@@ -87,19 +118,19 @@ class Queue:
             kind for kind in kinds if (limit := limits[kind[0]]) is None or running.get(kind[0], 0) < limit
         ]
 
-    def _next(self, session: Session, kinds: _Kinds) -> Row | None:
-        """Lock the next task that nobody else has locked, and return it."""
+    def _next(self, session: Session, kinds: _Kinds, most: int) -> tuple[list[Row], bool]:
+        """Lock the next tasks that nobody else has locked; also tell whether others have become due."""
         if not kinds:
-            return None
-        depth = _DEPTH
+            return [], False
+        depth = max(_DEPTH, 2 * most)
         while True:
-            found = session.one("next", {**_asked(kinds), "depth": depth})
-            if found is not None:
-                return Row(*found)
+            found = session.all("next", {**_asked(kinds), "depth": depth, "most": most})
+            if found:
+                return [Row(*row[:-1]) for row in found], bool(found[0][-1])
             seen = session.one("heads_seen", {**_asked(kinds), "depth": depth})
             # All that there are, or so many that others are about to free some.
             if depth >= _DEEPEST or seen is None or seen[0] < depth:
-                return None
+                return [], False
             depth *= 4
 
     def unclaimed(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from stores.postgres.database import Database, Session
+from stores.postgres.fresh import Fresh
 from stores.postgres.holding import check_free, given, locked, write_free
 from stores.postgres.rows import (
     Row,
@@ -30,7 +31,7 @@ from task_tracker.errors import (
     TaskExists,
     VersionConflict,
 )
-from task_tracker.records import ACTIVE, Attempt, TaskKey, TaskRecord
+from task_tracker.records import ACTIVE, Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Page, Query, Stored, Unchanged, Version
 
 __all__ = ["Records"]
@@ -38,6 +39,13 @@ __all__ = ["Records"]
 _TRIES: Final = 20
 """Of a creation that met another one of its kind, which ended before it could be looked at."""
 _MOST_UNREADABLE: Final = 100
+_FILTERS: Final = {
+    "user": "user_id",
+    "status": "status",
+    "type": "task_type",
+    "resource": "resource_id",
+    "before": "before_time",
+}
 _OWNERS_AT_ONCE: Final = 1000
 _ACTIVE_STATES: Final = sorted(status.value for status in ACTIVE)
 
@@ -45,9 +53,12 @@ _ACTIVE_STATES: Final = sorted(status.value for status in ACTIVE)
 class Records:
     """The operations on records. ``lease_seconds`` is how long one may run that nobody holds."""
 
-    def __init__(self, database: Database, rows: Rows, clock: Clock, lease_seconds: float) -> None:
+    def __init__(
+        self, database: Database, rows: Rows, fresh: Fresh, clock: Clock, lease_seconds: float
+    ) -> None:
         self._database = database
         self._rows = rows
+        self._fresh = fresh
         self._clock = clock
         self._lease_seconds = lease_seconds
 
@@ -60,12 +71,12 @@ class Records:
         def work(session: Session) -> Stored:
             found = session.one("create", params)
             assert found is not None, "the statement always answers"
-            is_open, revision = found
+            is_open, revision, now = found
             if not is_open:
                 raise _being_deleted(record)
             if revision is None:
                 return self._own(session, born)
-            return Stored(born, RowVersion(revision))
+            return self._created(born, revision, now)
 
         return self._database.write(f"create task {record.task_id}", work)
 
@@ -77,9 +88,9 @@ class Records:
             for _ in range(_TRIES):
                 found = session.one("create_alone", params)
                 assert found is not None, "the statement always answers"
-                is_open, blocked, taken, revision = found
+                is_open, blocked, taken, revision, now = found
                 if revision is not None:
-                    return Stored(born, RowVersion(revision))
+                    return self._created(born, revision, now)
                 if not is_open:
                     raise _being_deleted(record)
                 if session.again and taken:
@@ -110,6 +121,11 @@ class Records:
             "alone": alone,
             "lease_seconds": self._lease_seconds,
         }
+
+    def _created(self, born: TaskRecord, revision: int, now: float) -> Stored:
+        if born.status is TaskStatus.PENDING:
+            self._fresh.note(born, revision, now)
+        return Stored(born, RowVersion(revision))
 
     def _own(self, session: Session, born: TaskRecord) -> Stored:
         """Return the record that an earlier try created. Raises TaskExists if it is somebody else's."""
@@ -146,9 +162,8 @@ class Records:
         before, first = query.before, True
         while True:
             limit = None if wanted is None else wanted - len(items)
-            found = session.all(
-                "page", _asked(query, before, limit, most_unreadable=_MOST_UNREADABLE * first)
-            )
+            asked = _asked(query, before, limit, most_unreadable=_MOST_UNREADABLE * first)
+            found = session.all(_page_of(asked), asked)
             rows = [row for row in found if not row[0]]
             for _, user_id, task_id, _, revision, data in [*(row for row in found if row[0]), *rows]:
                 key = TaskKey(query.account_id, user_id, task_id)
@@ -290,6 +305,12 @@ def _asked(query: Query, before: Cursor | None, limit: int | None, *, most_unrea
         "limit": limit,
         "most_unreadable": most_unreadable,
     }
+
+
+def _page_of(asked: dict[str, Any]) -> str:
+    """Return the name of the statement that has the filters which are asked for, and no others."""
+    filters = [name for name, column in _FILTERS.items() if asked[column] is not None]
+    return "+".join(["page", *filters])
 
 
 def _check_version(row: Row, expected: Version | None) -> None:

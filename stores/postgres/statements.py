@@ -1,14 +1,15 @@
 """The SQL of this store: named statements in ``queries/*.sql``, with the names of the tables filled in.
 
 Owns how these files are read. A statement begins with ``-- name: <name>``, a piece that others take in by its name in
-braces with ``-- fragment: <name>``; other comments are for people. Refuses to build SQL from values: they are
-parameters.
+braces with ``-- fragment: <name>``; other comments are for people. A statement with ``{filters}`` is several: by the
+name ``page+user+status`` it has the fragments ``page_user`` and ``page_status`` there, so that the plan of each can be
+kept. Refuses to build SQL from values: they are parameters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -19,6 +20,7 @@ from stores.postgres.names import Names
 
 __all__ = ["Statements"]
 
+_FILTERS: Final = "{filters}"
 _HEAD: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 
 
@@ -27,17 +29,27 @@ class Statements(Mapping[str, bytes]):
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        fragments: dict[str, sql.Composable] = {}
+        self._fragments: dict[str, sql.Composable] = {}
+        self._filtered: dict[str, str] = {}
         self._ready: dict[str, bytes] = {}
         for kind, name, text in _pieces():
-            composed = names.fill(text, fragments)
             if kind == "fragment":
-                fragments[name] = composed
-            else:
-                self._ready[name] = composed.as_bytes(None)
+                self._fragments[name] = names.fill(text, self._fragments)
+                continue
+            if _FILTERS in text:
+                self._filtered[name] = text
+            self._ready[name] = self._composed(text)
+
+    def _composed(self, text: str, filters: Iterable[str] = ()) -> bytes:
+        chosen = sql.SQL(" ").join(self._fragments[name] for name in filters)
+        return self.names.fill(text, {**self._fragments, "filters": chosen}).as_bytes(None)
 
     def __getitem__(self, name: str) -> bytes:
         """Return a statement. Raises KeyError."""
+        if name not in self._ready:
+            base, *filters = name.split("+")
+            text = self._filtered[base]
+            self._ready[name] = self._composed(text, [f"{base}_{chosen}" for chosen in filters])
         return self._ready[name]
 
     def __iter__(self) -> Iterator[str]:

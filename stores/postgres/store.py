@@ -15,6 +15,7 @@ import psycopg
 from stores.postgres.connections import BoundedConnection, Connections, Opener, opener
 from stores.postgres.database import Database
 from stores.postgres.examination import Examination
+from stores.postgres.fresh import Fresh
 from stores.postgres.migrating import Migrations
 from stores.postgres.names import Names
 from stores.postgres.options import PostgresSettings
@@ -110,8 +111,9 @@ class PostgresTaskStore(LeaseStore):
             prepare=self._migrations.check,
         )
         rows = Rows(names.table("tasks"))
-        self._records = Records(database, rows, clock, self.lease_seconds)
-        self._ownership = Ownership(database, rows, clock, self.lease_seconds)
+        fresh = Fresh(clock)
+        self._records = Records(database, rows, fresh, clock, self.lease_seconds)
+        self._ownership = Ownership(database, rows, fresh, clock, self.lease_seconds)
         self._queue = Queue(database, rows, self._ownership, names, clock)
         self._upkeep = Upkeep(database, self.lease_seconds)
         self._examination = Examination(database, rows, self._upkeep, names.table("workers"))
@@ -193,9 +195,20 @@ class PostgresTaskStore(LeaseStore):
         count_attempt: bool = True,
     ) -> tuple[Lease, Stored] | None:
         """Take a pending task; see :meth:`LeaseStore.claim`."""
-        if key is None:
-            return self._queue.claim(task_types, max_running, holder)
-        return self._ownership.claim(key, holder, count_attempt=count_attempt)
+        if key is not None:
+            return self._ownership.claim(key, holder, count_attempt=count_attempt)
+        return next(iter(self._queue.claim(task_types, max_running, holder, most=1)), None)
+
+    def claim_several(
+        self,
+        most: int,
+        *,
+        holder: str,
+        task_types: Sequence[tuple[str, int]],
+        max_running: Mapping[str, int] | None = None,
+    ) -> Sequence[tuple[Lease, Stored]]:
+        """Take the next tasks in one transaction; see :meth:`LeaseStore.claim_several`."""
+        return self._queue.claim(task_types, max_running, holder, most=most)
 
     def renew(self, lease: Lease) -> None:
         """Heartbeat; see :meth:`LeaseStore.renew`."""

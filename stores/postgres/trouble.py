@@ -13,10 +13,13 @@ import psycopg
 from task_tracker.errors import StoreUnavailable
 from task_tracker.redaction import redact_text
 
-__all__ = ["TooLong", "is_conflict", "is_lost", "unavailable"]
+__all__ = ["TooLong", "is_conflict", "is_forgotten", "is_lost", "unavailable"]
 
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: nothing was written, and another try may well succeed."""
+_NO_STATEMENT: Final = frozenset({"26000", "42P05"})
+"""A prepared statement is not there, or another one of its name is."""
+_NOT_SUPPORTED: Final = "0A000"
 _ENDED: Final = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"})
 """The server, or an administrator, ended the session."""
 _ADVICE: Final = {
@@ -38,6 +41,12 @@ class TooLong(psycopg.OperationalError):
 def is_conflict(error: psycopg.Error) -> bool:
     """Tell whether the database gave up on this try because of others, having written nothing."""
     return error.sqlstate in _CONFLICTS
+
+
+def is_forgotten(error: psycopg.Error) -> bool:
+    """Tell whether the server has no plan any more for a statement that it had prepared; it was not executed."""
+    stale = error.sqlstate == _NOT_SUPPORTED and "cached plan" in str(error)
+    return stale or error.sqlstate in _NO_STATEMENT
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:

@@ -98,32 +98,31 @@ class Claimer:
         """Claim up to ``most`` tasks. Never raises: what was claimed before an error is claimed all the same."""
         claimed: list[Claimed] = []
         try:
-            while len(claimed) < most:
-                one = self._claim_one()
-                if one is None:
-                    break
-                claimed.append(one)
+            while len(claimed) < most and self._claim_some(most - len(claimed), claimed):
+                pass
         except Exception as error:  # noqa: BLE001  # handed on, with what was claimed before
             return Batch(claimed, error)
         return Batch(claimed)
 
-    def _claim_one(self) -> Claimed | None:
+    def _claim_some(self, most: int, claimed: list[Claimed]) -> bool:
+        """Add to ``claimed`` what the store gives in one step; False if that is nothing."""
         kinds, limits = self._claimable()
         if not kinds:
-            return None
+            return False
         asked_at = self._clock.monotonic()
-        claimed = self._store.claim(holder=self._holder(), task_types=kinds, max_running=limits or None)
-        if claimed is None:
-            return None
-        lease, stored = claimed
-        try:
-            self._heartbeats.hold(lease, stored, asked_at)
-        except RuntimeError as error:
-            # Without a heartbeat the lease would be lost in the middle of the work; it expires by itself.
-            raise StoreUnavailable(
-                f"no thread could be started to keep the lease on task {lease.key.task_id}; it goes to another worker"
-            ) from error
-        return claimed
+        more = self._store.claim_several(
+            most, holder=self._holder(), task_types=kinds, max_running=limits or None
+        )
+        for lease, stored in more:
+            try:
+                self._heartbeats.hold(lease, stored, asked_at)
+            except RuntimeError as error:
+                # Without a heartbeat the lease would be lost in the middle of the work; it expires by itself.
+                raise StoreUnavailable(
+                    f"no thread could be started to keep the lease on task {lease.key.task_id}; another worker gets it"
+                ) from error
+            claimed.append((lease, stored))
+        return bool(more)
 
     def _claimable(self) -> tuple[Sequence[Kind], Mapping[str, int]]:
         """Return the kinds that may be claimed now, and the limits under which."""

@@ -97,6 +97,12 @@ def claim(scene: Scene) -> Prepared:
     return lambda store: store.claim(key, holder="h")
 
 
+def claim_of_its_own(scene: Scene) -> Prepared:
+    """Of a task that the store has just created: it need not be read."""
+    key = scene.store.create(scene.make("one", handler_version=1)).record.key
+    return lambda store: store.claim(key, holder="h")
+
+
 def claim_on_behalf(scene: Scene) -> Prepared:
     key = scene.waiting().key
     return lambda store: store.claim(key, holder="h", count_attempt=False)
@@ -105,6 +111,14 @@ def claim_on_behalf(scene: Scene) -> Prepared:
 def claim_next(scene: Scene) -> Prepared:
     scene.waiting()
     return lambda store: store.claim(holder="h", task_types=[KIND], max_running={"reindex": 1})
+
+
+def claim_several(scene: Scene) -> Prepared:
+    scene.waiting()
+    scene.plain.create(scene.make("two", handler_version=1))
+    return lambda store: sorted(
+        store.claim_several(2, holder="h", task_types=[KIND]), key=lambda claimed: claimed[0].key
+    )
 
 
 def claim_of_what_is_due(scene: Scene) -> Prepared:
@@ -180,8 +194,10 @@ CALLS = [
         update,
         delete,
         claim,
+        claim_of_its_own,
         claim_on_behalf,
         claim_next,
+        claim_several,
         claim_of_what_is_due,
         renew,
     ),
@@ -213,6 +229,8 @@ def said(outcome: object) -> object:
             lease.cancel_requested.is_set(),
             said(stored),
         )
+    if isinstance(outcome, list):
+        return [said(one) for one in outcome]
     if isinstance(outcome, Stored):
         record = outcome.record
         return record.key, record.status, record.message, record.attempt and record.attempt.epoch
@@ -263,9 +281,11 @@ def test_call_that_gets_no_connection_any_more_says_that_it_may_have_happened(
 
 ROUND_TRIPS: dict[Callable[[Scene], Prepared], int] = {
     **dict.fromkeys((create, create_if_no_active, renew, commit, release, end, publish), 1),
+    claim_of_its_own: 1,
     **dict.fromkeys((update, delete, claim, claim_on_behalf, take_over, settle), 4),
     **dict.fromkeys((cancel_of_what_waits, cancel_of_what_runs, pause), 4),
     claim_next: 1 + 4 + 2,  # is there one; the claim; who may, and how many run
+    claim_several: 1 + 4,
     claim_of_what_is_due: 1 + 2 + 4,  # is there one; moved in, and asked again
     commit_after_a_cancel: 1 + 4,
     release_after_a_cancel: 1 + 4,

@@ -87,14 +87,22 @@ def test_first_boot_behind_a_pooler(bare: Ground) -> None:
         live(store)
 
 
+def test_no_statement_is_prepared_behind_a_pooler(ground: Ground) -> None:
+    """The number of the server's process is another one than the pooler has told. [D115]"""
+    with closing(ground.store(pool_size=1, open_connection=through_a_pooler(ground))) as store:
+        live(store)
+        connection = store._connections.take()
+        assert connection.prepare_threshold is None
+        store._connections.give_back(connection)
+
+
 def test_sessions_are_asked_to_keep_nothing(ground: Ground) -> None:
-    """No prepared statement, no advisory lock, no setting. [D115]"""
+    """No advisory lock, no setting; plans only, where nothing is in between. [D115]"""
     with closing(ground.store(pool_size=1)) as store:
-        for _ in range(8):  # the driver prepares what it sees the sixth time, unless it is told not to
+        for _ in range(8):
             live(store)
         connection = store._connections.take()
         questions = {
-            "SELECT count(*) FROM pg_prepared_statements": 0,
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()": 0,
             "SELECT count(*) FROM pg_settings WHERE name LIKE '%timeout%' AND source = 'session'": 0,
             "SELECT count(*) FROM pg_listening_channels()": 0,

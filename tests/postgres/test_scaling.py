@@ -84,14 +84,14 @@ def page(**asked: Any) -> dict[str, Any]:
 
 
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a user's newest": ("page", page(user_id="alice")),
-    "a user's failed ones": ("page", page(user_id="alice", status="failed")),
+    "a user's newest": ("page+user", page(user_id="alice")),
+    "a user's failed ones": ("page+user+status", page(user_id="alice", status="failed")),
     "a user's later page": (
-        "page",
+        "page+user+before",
         page(user_id="alice", before_time=4.0e9 + 9000, before_task="x", before_user="alice"),
     ),
     "an account's newest": ("page", page()),
-    "an account's failed ones": ("page", page(status="failed")),
+    "an account's failed ones": ("page+status", page(status="failed")),
     "is one active": (
         "has_active",
         {"account_id": "acme", "user_id": "alice", "kind": kind_of("nothing", "docs")},
@@ -105,7 +105,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"account_id": "acme", "user_id": "alice", "task_id": "nothing", "known": -1},
     ),
     "does one wait": ("waiting", {"types": ["reindex", "nothing"], "versions": [1, 1]}),
-    "the next": ("next", {"types": ["reindex", "other"], "versions": [1, 1], "depth": 16}),
+    "the next": ("next", {"types": ["reindex", "other"], "versions": [1, 1], "depth": 16, "most": 1}),
     "what runs": ("running", {"types": ["reindex"]}),
     "what expired": ("expired", {"limit": 1000}),
     "the oldest that wait": (

@@ -14,6 +14,26 @@ lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 -- Claim a row that is locked, and write its record.
 UPDATE {tasks} t SET {said}, {held} WHERE {of_key} RETURNING t.revision
 
+-- name: hold_fresh
+-- Claim a row that nobody has touched since this process created it.
+UPDATE {tasks} t SET {said}, {held}
+WHERE {of_key} AND t.revision = %(revision)s AND t.epoch = %(before)s AND t.token IS NULL
+RETURNING t.revision
+
+-- name: hold_all
+-- Claim rows that are locked, each with its record: of what is said of them only the state changes.
+UPDATE {tasks} t
+SET record = s.record::json, revision = DEFAULT, status = 'running',
+    epoch = s.epoch, token = s.token, holder = %(holder)s, attempts = s.attempts,
+    since = coalesce(t.since, clock_timestamp()), heartbeat_at = clock_timestamp(),
+    lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+FROM unnest(
+    %(account_ids)s::text[], %(user_ids)s::text[], %(task_ids)s::text[], %(records)s::text[],
+    %(epochs)s::bigint[], %(tokens)s::text[], %(attempts)s::bigint[]
+) AS s (account_id, user_id, task_id, record, epoch, token, attempts)
+WHERE t.account_id = s.account_id AND t.user_id = s.user_id AND t.task_id = s.task_id
+RETURNING t.token, t.revision
+
 -- name: hold_as_it_is
 -- Claim a row that is locked; its record stays.
 UPDATE {tasks} t SET {held} WHERE {of_key} RETURNING t.revision
@@ -33,8 +53,8 @@ UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(k
 -- The last write under a lease: the end, or the return of the task to the others.
 UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s) RETURNING t.revision
 
--- name: of_token
-SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = %(token)s
+-- name: of_tokens
+SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = ANY(%(tokens)s)
 
 -- name: expired
 SELECT {row} FROM {tasks} t
@@ -80,6 +100,9 @@ WHERE {not_paused}
 ORDER BY c.priority DESC, c.created_at, c.task_id
 LIMIT %(depth)s
 
+-- fragment: is_due
+EXISTS (SELECT FROM {tasks} d WHERE d.deferred AND d.not_before <= {unix_now})
+
 -- name: waiting
 -- Whether there may be something to claim, and whether a start time has come. Locks nothing.
 SELECT
@@ -89,7 +112,7 @@ SELECT
         ) c
         WHERE {not_paused}
     ),
-    EXISTS (SELECT FROM {tasks} t WHERE t.deferred AND t.not_before <= {unix_now})
+    {is_due}
 
 -- name: promote
 UPDATE {tasks} t SET deferred = false
@@ -109,13 +132,14 @@ WHERE t.leased AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
 GROUP BY t.task_type
 
 -- name: next
--- The first of the heads that nobody has locked. What changed since it was seen is looked at again when it is locked.
-SELECT {row}
+-- The first of the heads that nobody has locked, and whether a start time has come that is not in the queue yet. What
+-- changed since it was seen is looked at again when it is locked.
+SELECT {row}, {is_due}
 FROM ({heads}) h
 JOIN {tasks} t ON t.account_id = h.account_id AND t.user_id = h.user_id AND t.task_id = h.task_id
 WHERE {waits}
 ORDER BY t.priority DESC, t.created_at, t.task_id
-LIMIT 1
+LIMIT %(most)s
 FOR UPDATE OF t SKIP LOCKED
 
 -- name: heads_seen

@@ -53,7 +53,7 @@ added AS (
     ON CONFLICT (account_id, user_id, task_id) DO NOTHING
     RETURNING revision
 )
-SELECT gate.open, (SELECT revision FROM added) FROM gate
+SELECT gate.open, (SELECT revision FROM added), {unix_now} FROM gate
 
 -- name: create_alone
 -- Two that come at once meet in the unique index: the later one waits, and adds nothing if the first one is committed.
@@ -73,7 +73,7 @@ added AS (
     ON CONFLICT DO NOTHING
     RETURNING revision
 )
-SELECT gate.open, asked.blocked, asked.taken, (SELECT revision FROM added) FROM gate, asked
+SELECT gate.open, asked.blocked, asked.taken, (SELECT revision FROM added), {unix_now} FROM gate, asked
 
 -- name: get
 SELECT t.revision, CASE WHEN t.revision = %(known)s THEN NULL ELSE t.record END FROM {tasks} t WHERE {of_key}
@@ -95,19 +95,27 @@ UPDATE {tasks} t SET {said}, {nobody}, epoch = %(epoch)s, attempts = %(attempts)
 -- name: delete
 DELETE FROM {tasks} t WHERE {of_key}
 
+-- fragment: page_user
+AND t.user_id = %(user_id)s
+
+-- fragment: page_status
+AND t.status = %(status)s
+
+-- fragment: page_type
+AND t.task_type = %(task_type)s
+
+-- fragment: page_resource
+AND t.resource_id = %(resource_id)s
+
+-- fragment: page_before
+AND (t.created_at, t.task_id, t.user_id) < (%(before_time)s::float8, %(before_task)s, %(before_user)s)
+
 -- name: page
 (
     SELECT false AS set_aside, t.user_id, t.task_id, t.created_at, t.revision, t.record
     FROM {tasks} t
     WHERE t.account_id = %(account_id)s
-        AND (%(user_id)s::text IS NULL OR t.user_id = %(user_id)s)
-        AND (%(status)s::text IS NULL OR t.status = %(status)s)
-        AND (%(task_type)s::text IS NULL OR t.task_type = %(task_type)s)
-        AND (%(resource_id)s::text IS NULL OR t.resource_id = %(resource_id)s)
-        AND (
-            %(before_time)s::float8 IS NULL
-            OR (t.created_at, t.task_id, t.user_id) < (%(before_time)s::float8, %(before_task)s, %(before_user)s)
-        )
+        {filters}
         AND NOT t.unreadable
     ORDER BY t.created_at DESC, t.task_id DESC, t.user_id DESC
     LIMIT %(limit)s
