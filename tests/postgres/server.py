@@ -149,6 +149,11 @@ def own_server() -> Iterator[OwnServer]:
             server.stop()
 
 
+def has_programs() -> bool:
+    """Tell whether a server can be started here."""
+    return _programs() is not None
+
+
 def _programs() -> Path | None:
     """Return the directory of initdb and postgres, the newest that is installed."""
     on_path = shutil.which("initdb")

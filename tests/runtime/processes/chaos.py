@@ -5,8 +5,9 @@
     python -m tests.runtime.processes.chaos '{"tasks": 3000, "kills": 200, "freezes": 200}'
 
 The argument is a JSON object: keys of the :class:`Plan`, and everything else is the store's configuration
-(``{"backend": ..., "options": {...}}``; by itself the lease backend in a directory that is removed afterwards). It
-prints what happened as one JSON object and ends with 1 if any promise was broken.
+(``{"backend": ..., "options": {...}}``; by itself the lease backend in a directory that is removed afterwards, for
+"postgres" without a dsn a server of its own). It prints what happened as one JSON object and ends with 1 if any promise
+was broken.
 
 Owns the order of things, which a seed decides; how they meet what workers do, the machine decides. In the end all are
 killed, and a fresh worker settles and finishes what is left.
@@ -43,6 +44,7 @@ from tests.runtime.processes.journal import Journal, tell
 from tests.runtime.processes.judging import Told, evidence, figures, violations
 from tests.runtime.processes.ledger import hear
 from tests.runtime.processes.plan import Plan, open_tracker
+from tests.runtime.processes.servers import Servers, started
 from tests.runtime.processes.tasks import DIRECTORY
 from tests.runtime.processes.watched import listen_for_losses, watch_leases
 
@@ -79,8 +81,9 @@ def conduct(plan: Plan) -> dict[str, Any]:
 class Conductor:
     """Carries out a plan. Opens no store: those who use one have it to themselves."""
 
-    def __init__(self, plan: Plan, disk: Disk | None) -> None:
-        self._plan = plan
+    def __init__(self, servers: Servers, disk: Disk | None) -> None:
+        self._plan = plan = servers.plan
+        self._servers = servers
         self._disk = disk
         self._directory = Path(plan.directory)
         self._dice = random.Random(plan.seed)
@@ -96,7 +99,7 @@ class Conductor:
         open_tracker(
             plan, HostClock(self._clocks, 0)
         ).close()  # makes what there is to make, while nobody is killed
-        crowd = Crowd(plan, self._clocks, self._disk, self._work, self._ask)
+        crowd = Crowd(plan, self._clocks, self._disk, self._servers, self._work, self._ask)
         next_blow = time.monotonic()
         while crowd.left() or self._submitted < plan.tasks or self._cancelled < plan.cancels:
             assert time.monotonic() < deadline, f"no progress: {crowd.counts}, {self._submitted} tasks"
@@ -166,6 +169,7 @@ class Conductor:
         worker = _worker(tracker)
         while active := [record for record in _all(tracker) if record.status.is_active]:
             assert time.monotonic() < deadline, f"this does not settle: {active[:5]}"
+            self._servers.let_all_be_due()
             worker.run_once()
             time.sleep(self._plan.lease_seconds / 6)  # a store looks twice before it believes
         left: list[Any] = [list(finding) for finding in store.examine(fix=True) if not finding.fixed]
@@ -209,8 +213,9 @@ def main(document: Mapping[str, Any]) -> int:
         plan = Plan.of({"directory": made, **document})
         os.environ[DIRECTORY] = plan.directory
         began = time.monotonic()
-        with Disk(plan.root) if plan.full_stores and plan.root else contextlib.nullcontext() as disk:
-            told, counts = Conductor(plan, disk).run()
+        full = Disk(plan.root) if plan.full_stores and plan.root else contextlib.nullcontext()
+        with full as disk, started(plan) as servers:
+            told, counts = Conductor(servers, disk).run()
         wrong = violations(told)
         answer = {
             "violations": wrong,

@@ -16,10 +16,15 @@ from tests.lease.processes.conductor import fork
 from tests.runtime.processes.clocks import Clocks
 from tests.runtime.processes.disk import Disk, allow_writing, deny_writing
 from tests.runtime.processes.plan import Plan
+from tests.runtime.processes.servers import Servers
 
 __all__ = ["HOUR", "Crowd"]
 
 MOST_FROZEN = 2
+BLOWS = (
+    *("kills", "freezes", "stops", "clock_steps", "full_disks", "full_stores", "client_kills"),
+    *("terminations", "server_restarts", "redis_stops"),
+)
 HOUR = 3600.0
 
 
@@ -31,6 +36,7 @@ class Crowd:
         plan: Plan,
         clocks: Clocks,
         disk: Disk | None,
+        servers: Servers,
         work: Callable[[int], None],
         ask: Callable[[int], None],
     ) -> None:
@@ -38,6 +44,7 @@ class Crowd:
         self._dice = random.Random(plan.seed)
         self._clocks = clocks
         self._disk = disk
+        self._servers = servers
         self._lives = {"worker": work, "client": ask}
         self._hosts: dict[int, int] = {}
         self._roles: dict[int, str] = {}
@@ -54,8 +61,7 @@ class Crowd:
 
     def left(self) -> list[str]:
         """Return what is still to be done."""
-        wanted = ("kills", "freezes", "stops", "clock_steps", "full_disks", "full_stores", "client_kills")
-        return [name for name in wanted if self.counts[name] < getattr(self._plan, name)]
+        return [name for name in BLOWS if self.counts[name] < getattr(self._plan, name)]
 
     def strike(self) -> None:
         """Do one thing, of those that are left the likelier the more is left of it."""
@@ -150,6 +156,18 @@ class Crowd:
             return False
         self._is_full = True
         self._do_later(self._dice.uniform(0.2, 1.5) * self._plan.lease_seconds, self._empty)
+        return True
+
+    def _terminations(self) -> bool:
+        return self._servers.end_a_session()
+
+    def _server_restarts(self) -> bool:
+        return self._servers.restart()
+
+    def _redis_stops(self) -> bool:
+        if not self._servers.take_redis_away():
+            return False
+        self._do_later(self._dice.uniform(0.5, 4) * self._plan.lease_seconds, self._servers.bring_redis_back)
         return True
 
     # ---- within -----------------------------------------------------------------------------------------

@@ -41,6 +41,14 @@ class Plan:
     """Times at which all writes of one worker fail."""
     full_stores: int = 0
     """Times at which the store's disk is full for everybody. Needs the right to mount, and a backend with a root."""
+    terminations: int = 0
+    """Times at which a session on PostgreSQL is ended, whatever it does."""
+    server_restarts: int = 0
+    """Times at which PostgreSQL stops without a word and begins again. Needs the chaos's own: a plan without a dsn."""
+    redis_stops: int = 0
+    """Times at which Redis, which wakes the workers then, is away for a while."""
+    redis_url: str | None = None
+    """Made by the chaos itself."""
     cancels: int = 15
     client_kills: int = 1
     blocking: float = 0.0
@@ -79,4 +87,11 @@ def open_tracker(plan: Plan, clock: Clock) -> TaskTracker:
     """Return a tracker of this process's own."""
     settings = plan.settings
     options = dataclasses.replace(settings.store_options(None), clock=clock)
-    return TaskTracker(open_store(settings.backend, options), handlers=registry(), clock=clock)
+    wake_up = None
+    if plan.redis_url is not None:
+        from task_tracker.queues.redis import RedisWakeUp
+
+        wake_up = RedisWakeUp(plan.redis_url)
+    return TaskTracker(
+        open_store(settings.backend, options), handlers=registry(), clock=clock, wake_up=wake_up
+    )

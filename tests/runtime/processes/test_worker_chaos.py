@@ -7,6 +7,7 @@ that submit the same thing.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,16 @@ def directory(tmp_path: Path) -> Iterator[str]:
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as path:
         yield path
+
+
+@pytest.fixture
+def own_server() -> None:
+    """Skip where none can be started: one that is there is not the tests' to stop."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: the extra `postgres` has it")
+    from tests.postgres.server import has_programs
+
+    if not has_programs():
+        pytest.skip("PostgreSQL's initdb is not installed: there is no server that may be stopped")
 
 
 def conducted(told: list[str], plan: Plan) -> dict[str, Any]:
@@ -78,3 +89,53 @@ def test_a_disk_without_room_loses_nothing(directory: str, told: list[str]) -> N
     assert figures["full_stores"] == 30
     assert figures["calls that the store did not answer"] > 30
     assert figures["completed"] > 200
+
+
+# ---- on PostgreSQL ------------------------------------------------------------------------------------------
+
+
+def test_a_short_chaos_on_postgresql_leaves_no_trace(
+    directory: str, told: list[str], own_server: None
+) -> None:
+    """[D016] [D023] [D110] [D112] Sessions ended, the server restarted at once, Redis away; each task ends once."""
+    plan = Plan(
+        directory=directory,
+        seed=5,
+        workers=3,
+        tasks=80,
+        full_disks=0,
+        terminations=8,
+        server_restarts=1,
+        redis_stops=1 if shutil.which("redis-server") else 0,
+        store={"backend": "postgres"},
+    )
+    figures = conducted(told, plan)
+    assert figures["completed"] > 20
+    assert figures["terminations"] == 8
+    assert figures["server_restarts"] == 1
+
+
+@pytest.mark.slow
+def test_a_long_chaos_on_postgresql_leaves_no_trace(
+    directory: str, told: list[str], own_server: None
+) -> None:
+    """The same with thousands of tasks."""
+    plan = Plan(
+        directory=directory,
+        seed=6,
+        tasks=2500,
+        kills=80,
+        freezes=80,
+        stops=20,
+        clock_steps=40,
+        full_disks=0,
+        terminations=200,
+        server_restarts=15,
+        redis_stops=20 if shutil.which("redis-server") else 0,
+        cancels=200,
+        client_kills=10,
+        store={"backend": "postgres"},
+    )
+    figures = conducted(told, plan)
+    assert figures["completed"] > 1000
+    assert figures["failed:holder_lost"] > 10
