@@ -5,10 +5,22 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import agfs, importing, leases, life, listing, objects, postgres, reading, wakeups, workers
+from benchmarks import (
+    agfs,
+    backends,
+    importing,
+    leases,
+    life,
+    listing,
+    objects,
+    postgres,
+    reading,
+    wakeups,
+    workers,
+)
 from benchmarks.measure import Row, file_system
 
 SCRATCH = Path(__file__).resolve().parent.parent / ".bench"
@@ -18,7 +30,7 @@ MEMORY_DISK = Path("/dev/shm")
 def main() -> int:
     """Run everything."""
     memory_disk = MEMORY_DISK if file_system(MEMORY_DISK) == "tmpfs" else None
-    parts: list[tuple[str, Callable[[], list[Row]]]] = [
+    parts: list[tuple[str, Callable[[], Iterable[Row]]]] = [
         ("import", importing.rows),
         ("get", lambda: reading.rows(SCRATCH, memory_disk)),
         ("life", lambda: life.rows(SCRATCH, memory_disk)),
@@ -31,6 +43,7 @@ def main() -> int:
         ("wakeups", lambda: wakeups.rows(SCRATCH)),
     ]
     asked = sys.argv[1:] or [name for name, _ in parts]
+    parts.append(("backends", lambda: backends.rows(SCRATCH)))  # a comparison, only if it is asked for
     missed = 0
     print(f'"on disk" is {SCRATCH}, on {file_system(SCRATCH.parent)}')
     print(f'"tmpfs" is {memory_disk}' if memory_disk else f"no rows for tmpfs: {MEMORY_DISK} is none")

@@ -55,7 +55,7 @@ MULTIPLY = """
 
 def rows(disk: Path) -> list[Row]:
     """Measure all of it."""
-    dsn = _server()
+    dsn = server()
     if dsn is None:
         return [Row(f"no figures for PostgreSQL: {NAMED} names no server and none answers here", 0.0, "")]
     found: list[Row] = []
@@ -66,7 +66,8 @@ def rows(disk: Path) -> list[Row]:
     return found
 
 
-def _server() -> str | None:
+def server() -> str | None:
+    """Return the connection string of the server that there is, None if there is none."""
     import psycopg
 
     named = os.environ.get(NAMED)
@@ -79,7 +80,7 @@ def _server() -> str | None:
 
 
 @contextlib.contextmanager
-def _schema(dsn: str, commit: str) -> Iterator[tuple[str, str]]:
+def schema(dsn: str, commit: str) -> Iterator[tuple[str, str]]:
     """Give a schema of its own, and the connection string for what is to be in it."""
     import psycopg
 
@@ -93,10 +94,11 @@ def _schema(dsn: str, commit: str) -> Iterator[tuple[str, str]]:
             connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
 
-def _tracker(dsn: str, schema: str) -> TaskTracker:
+def tracker(dsn: str, name: str) -> TaskTracker:
+    """Return a tracker on tables that are made in the schema ``name``."""
     from stores.postgres.store import PostgresTaskStore
 
-    store = PostgresTaskStore(dsn, schema=schema)
+    store = PostgresTaskStore(dsn, schema=name)
     store.prepare(migrate=True)
     return TaskTracker(store, handlers=registry())
 
@@ -109,12 +111,12 @@ def _life(dsn: str, commit: str) -> Row:
     import psycopg
 
     with (
-        _schema(dsn, commit) as (schema, inside),
-        _tracker(inside, schema) as tracker,
+        schema(dsn, commit) as (name, inside),
+        tracker(inside, name) as tasks,
         psycopg.connect(inside, autocommit=True) as bare,
     ):
         bare.execute("CREATE TABLE bare (id text PRIMARY KEY, status text, document jsonb)")
-        ours, floor, ratio = paired(_live(tracker), _commits(bare), rounds=20)
+        ours, floor, ratio = paired(_live(tasks), _commits(bare), rounds=20)
     return Row(
         f"create, start and complete / three bare commits, synchronous_commit {commit}",
         ratio,
@@ -194,17 +196,17 @@ def _install(place: Path) -> None:
 
 
 def _ours(dsn: str, commit: str) -> Life:
-    with _schema(dsn, commit) as (schema, inside), _tracker(inside, schema) as tracker:
+    with schema(dsn, commit) as (name, inside), tracker(inside, name) as tasks:
         started = time.perf_counter()
         for number in range(TASKS):
-            tracker.submit("noop", number, **OWNER)
+            tasks.submit("noop", number, **OWNER)
         submitted = time.perf_counter()
-        assert Worker(tracker, rescue=False, concurrency=CONCURRENCY).run_once() == TASKS
+        assert Worker(tasks, rescue=False, concurrency=CONCURRENCY).run_once() == TASKS
         return Life(submitted - started, time.perf_counter() - submitted)
 
 
 def _theirs(place: Path, name: str, dsn: str, commit: str, concurrency: int) -> Life:
-    with _schema(dsn, commit) as (_, inside):
+    with schema(dsn, commit) as (_, inside):
         told = subprocess.run(
             [
                 sys.executable,
@@ -245,16 +247,16 @@ def _listing(dsn: str) -> Row:
     """The newest of very many, against the query that reads the same rows from the index, and nothing else."""
     import psycopg
 
-    with _schema(dsn, "off") as (schema, inside), _tracker(inside, schema) as tracker:
-        first = tracker.create("noop", **OWNER).task_id
+    with schema(dsn, "off") as (name, inside), tracker(inside, name) as tasks:
+        first = tasks.create("noop", **OWNER).task_id
         with psycopg.connect(inside, autocommit=True) as bare:
             bare.execute(MULTIPLY, {"first": first, "copies": LISTED - 1})
             bare.execute("ANALYZE task_tracker_tasks")
             ours, floor, ratio = paired(
-                lambda: tracker.list_tasks(limit=PAGE, **OWNER),
+                lambda: tasks.list_tasks(limit=PAGE, **OWNER),
                 lambda: bare.execute(BARE_PAGE, [OWNER["account_id"], OWNER["user_id"], PAGE]).fetchall(),
             )
-            assert len(tracker.list_tasks(limit=PAGE, **OWNER)) == PAGE
+            assert len(tasks.list_tasks(limit=PAGE, **OWNER)) == PAGE
     return Row(
         f"list {PAGE} of {LISTED:,} of one owner / the bare query",
         ratio,

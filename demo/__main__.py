@@ -25,14 +25,18 @@ def main() -> int:
     parser.add_argument(
         "--pace", type=float, default=1.0, help="how long the work takes; 1 is for people, less is quicker"
     )
-    pace = parser.parse_args().pace
+    parser.add_argument(
+        "--dsn",
+        help="tell the ingestion alone, with its records in this PostgreSQL database (extra `postgres`)",
+    )
+    asked = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     screen = Screen()
     began = time.monotonic()
     try:
-        code = _run(screen, pace)
+        code = _run(screen, asked.pace, asked.dsn)
         if code == 0:
             screen.say(f"{time.monotonic() - began:.1f} seconds, nothing left behind.")
         return code
@@ -47,13 +51,14 @@ def main() -> int:
         return FAILED
 
 
-def _run(screen: Screen, pace: float) -> int:
+def _run(screen: Screen, pace: float, dsn: str | None) -> int:
     stage = Stage()
     try:
         try:
-            Story(stage, screen, pace=pace).tell()
-            LeaseStory(stage, screen, pace=pace).tell()
-            WorkerStory(stage, screen, pace=pace).tell()
+            if dsn is None:
+                Story(stage, screen, pace=pace).tell()
+                LeaseStory(stage, screen, pace=pace).tell()
+            WorkerStory(stage, screen, pace=pace, dsn=dsn).tell()
         except DemoFailed as failure:
             screen.problem(f"\nFAILED: {failure}")
             for line in stage.logs():

@@ -5,6 +5,8 @@ Each check is real: it compares what the store, the index or a worker's log say,
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from demo.database import DemoTables
 from demo.ingestion import INDEX, THINKING, Document, Index, cut, registry
 from demo.processes import PROJECT, DemoFailed, Process, Stage
 from demo.screen import Screen
@@ -32,17 +35,22 @@ OWNER: Final[dict[str, Any]] = {"account_id": ACCOUNT, "user_id": USER}
 class WorkerStory:
     """One run, in a directory beside that of the servers."""
 
-    def __init__(self, stage: Stage, screen: Screen, *, pace: float) -> None:
+    def __init__(self, stage: Stage, screen: Screen, *, pace: float, dsn: str | None = None) -> None:
+        """``dsn``: the records are in PostgreSQL, in tables of the demo's own that are dropped in the end."""
         self.stage = stage
         self.screen = screen
-        self._root = stage.directory / "ingestion"
+        self._database = None if dsn is None else DemoTables(dsn)
         self._index_file = stage.directory / "index.sqlite"
         self._part_seconds = 0.12 * pace
         self._deadline = time.monotonic() + ENOUGH_SECONDS
         self._pages = sorted((PROJECT / "docs").glob("*.md"))[: 2 * PAGES]
-        settings = {"backend": "lease", "root": str(self._root), "lease_seconds": LEASE_SECONDS}
-        config = StorageConfig(task_tracker={**settings, "heartbeat_seconds": HEARTBEAT_SECONDS})
-        self._tracker = config.build_task_tracker(handlers=registry)
+        place: dict[str, Any] = {"backend": "lease", "root": str(stage.directory / "ingestion")}
+        if self._database is not None:
+            place = self._database.settings
+        settings = {**place, "lease_seconds": LEASE_SECONDS, "heartbeat_seconds": HEARTBEAT_SECONDS}
+        self._config = stage.directory / "ingestion.json"
+        self._config.write_text(json.dumps({"storage": {"task_tracker": settings}}))
+        self._tracker = StorageConfig(task_tracker=settings).build_task_tracker(handlers=registry)
         self._index = Index(self._index_file)
         self._workers: dict[str, Process] = {}
         self._submitted: list[TaskRecord] = []
@@ -51,11 +59,12 @@ class WorkerStory:
     def tell(self) -> None:
         """Tell it from beginning to end. Raises DemoFailed."""
         self.stage.stop_all()
-        with self._tracker:
+        with self._database or contextlib.nullcontext(), self._tracker:
             self._submit_and_work()
             killed = self._kill()
             frozen = self._freeze()
             self._every_task_ended_once(killed, frozen)
+            self.stage.stop_all()
         self.screen.step(
             f"Done: {len(self._submitted)} more tasks, {len(self._workers)} worker processes (one killed, one frozen), "
             f"{len(self._index.refused())} late write refused, {self._checks} more checks, none of them failed."
@@ -69,7 +78,8 @@ class WorkerStory:
         self.screen.say(
             f"{PAGES} pages of this project's documentation are to be cut into {PARTS} parts each and put into an "
             "index, an SQLite file. Submitting stores what is to be done, type and payload; the function that does it "
-            "is the workers'. They are processes of their own, `python -m task_tracker worker`, on the same directory."
+            "is the workers'. They are processes of their own, `python -m task_tracker worker`, on the same "
+            f"{self._place}."
         )
         for name in ("F", "G"):
             self._start(name)
@@ -106,7 +116,7 @@ class WorkerStory:
             "and does not know it."
         )
         task = self._until_ended(task)
-        record = self._record_file(task).read_bytes()
+        record = self._stored(task)
         parts = self._index.parts(_name(task))
         self._expect(
             (task.status, _holder(task) != worker.name) == ("completed", True),
@@ -128,7 +138,7 @@ class WorkerStory:
             f"the index refused {len(refused)} write, of {worker.name}: its fence was older than that of the last one",
         )
         self._expect(
-            self._record_file(task).read_bytes() == record,
+            self._stored(task) == record,
             f"the store refused its result, too: the lease was lost, and the record is the same, byte by byte. "
             f"{worker.name} was told, and looks for other work",
         )
@@ -190,8 +200,7 @@ class WorkerStory:
             )
 
     def _start(self, name: str) -> None:
-        arguments = ["--handlers=demo.ingestion:registry", f"--root={self._root}", f"--name={name}"]
-        arguments += [f"--lease-seconds={LEASE_SECONDS}", f"--heartbeat-seconds={HEARTBEAT_SECONDS}"]
+        arguments = ["--handlers=demo.ingestion:registry", f"--config={self._config}", f"--name={name}"]
         arguments += ["--concurrency=1", "--drain-seconds=1", "--log-format=json"]
         worker = self.stage.start_worker(name, arguments, {INDEX: str(self._index_file)})
         self._workers[name] = worker
@@ -224,9 +233,16 @@ class WorkerStory:
     def _running(self) -> list[TaskRecord]:
         return self._tracker.list_tasks(status="running", limit=None, **OWNER)
 
-    def _record_file(self, task: TaskRecord) -> Path:
-        (path,) = self._root.glob(f"local/{ACCOUNT}/tasks/{USER}/{task.task_id}.json")
-        return path
+    @property
+    def _place(self) -> str:
+        return "directory" if self._database is None else "tables of PostgreSQL"
+
+    def _stored(self, task: TaskRecord) -> bytes:
+        """Return the record as it is stored, byte by byte."""
+        if self._database is not None:
+            return self._database.record(task.task_id)
+        (path,) = self.stage.directory.glob(f"ingestion/local/{ACCOUNT}/tasks/{USER}/{task.task_id}.json")
+        return path.read_bytes()
 
     def _say_history(self, task: TaskRecord) -> None:
         steps: list[str] = []

@@ -125,6 +125,28 @@ def test_two_demos_at_once_succeed_with_and_without_a_terminal() -> None:
 
 
 @pytest.mark.slow
+def test_the_ingestion_runs_unchanged_on_postgresql() -> None:
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: the extra `postgres` has it")
+    from tests.postgres.server import NoServer, found_or_started
+
+    with contextlib.ExitStack() as holding:
+        try:
+            dsn = holding.enter_context(found_or_started())
+        except NoServer as error:
+            pytest.skip(str(error))
+        running = demo("-m", "demo", "--pace", PACE, "--dsn", dsn)
+        output, errors = running.communicate(timeout=PATIENCE_SECONDS)
+        assert (running.returncode, errors) == (0, ""), output + errors
+        assert "1 late write refused" in " ".join(output.split())
+        assert [pid for pid in processes_in(output) if lives(pid)] == []
+        with psycopg.connect(dsn) as connection:
+            schemas = connection.execute(
+                "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'task_tracker_demo_%'"
+            )
+            assert f"task_tracker_demo_{running.pid}" not in [name for (name,) in schemas]
+
+
+@pytest.mark.slow
 def test_it_ends_in_time_at_the_pace_of_people() -> None:
     began = time.monotonic()
     running = demo("-m", "demo", NO_COLOR="1")
