@@ -34,6 +34,9 @@ _HIGHEST: Final = 2**31 - 1
 _LONGEST: Final = sys.float_info.max
 """A whole number above it is finite as well, and no timer takes it."""
 
+_VALUES: Final = (bool, int, float, str, bytes, dict, list, tuple, set, frozenset)
+"""Objects of these are no types, so no payload can be checked against them."""
+
 _HANDLER_TAKES: Final = ("ctx", "payload")
 _HOOK_TAKES: Final = ("ctx", "record")
 
@@ -205,8 +208,8 @@ class HandlerRegistry:
         """Add a handler for tasks of this type and version, and return its row; nothing is imported.
 
         ``version`` changes when an older handler could not work on the payload. ``max_attempts`` is 1, or 3
-        for an ``idempotent`` handler. Raises SettingsError for a pair that is taken and for values that cannot
-        work together.
+        for an ``idempotent`` handler. Raises SettingsError for a pair that is taken, for a value of another type than
+        the one that is asked for, and for values that cannot work together.
         """
         self._check_open()
         name = f"handler {task_type!r}"
@@ -214,11 +217,11 @@ class HandlerRegistry:
             task_type=check_id(task_type, "task_type"),
             version=_whole(version, f"{name}: version", 0),
             handler=check_reference(handler, f"{name}: handler"),
-            payload=payload,
+            payload=_model(payload, name),
             timeout_seconds=None if timeout_seconds is None else _seconds(timeout_seconds, name, "timeout"),
             on_failure=None if on_failure is None else check_reference(on_failure, f"{name}: on_failure"),
-            idempotent=idempotent,
-            cancellable=cancellable,
+            idempotent=_flag(idempotent, f"{name}: idempotent"),
+            cancellable=_flag(cancellable, f"{name}: cancellable"),
             max_attempts=(ATTEMPTS_IF_IDEMPOTENT if idempotent else 1)
             if max_attempts is None
             else _whole(max_attempts, f"{name}: max_attempts", 1),
@@ -332,6 +335,21 @@ def _problem(load: Callable[[], object]) -> list[str]:
     except SettingsError as error:
         return [str(error)]
     return []
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is {value!r:.80}; give True or False")
+    return value
+
+
+def _model(payload: Any, name: str) -> Any:
+    """Return what may be a type. Whether pydantic can check it is found out later: that takes its time."""
+    if isinstance(payload, _VALUES) or hasattr(type(payload), "model_fields"):
+        raise SettingsError(
+            f"{name}: payload is {payload!r:.80}; give the model (a class) or another type, or leave it out"
+        )
+    return payload
 
 
 def _whole(value: object, name: str, least: int) -> int:

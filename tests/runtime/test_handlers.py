@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -141,6 +141,21 @@ def test_what_a_crash_means_is_said_by_each_handler() -> None:
         ({"retry_limit_seconds": 0.5}, "retry_limit_seconds is 0.5, less than retry_seconds"),
         ({"idempotent": True, "max_attempts": 0}, "max_attempts is 0; give a whole number of at least 1"),
         ({"max_running": 0}, "max_running is 0"),
+        ({"max_running": True}, "max_running is True"),
+        ({"max_running": 1.5}, "max_running is 1.5"),
+        ({"idempotent": True, "max_attempts": "3"}, "max_attempts is '3'"),
+        ({"idempotent": "no"}, "idempotent is 'no'; give True or False"),
+        ({"idempotent": 1}, "idempotent is 1; give True or False"),
+        ({"idempotent": None}, "idempotent is None; give True or False"),
+        ({"cancellable": "false"}, "cancellable is 'false'; give True or False"),
+        ({"timeout_seconds": True}, "timeout_seconds is True"),
+        ({"cleanup_seconds": None}, "cleanup_seconds is None"),
+        ({"retry_seconds": "1"}, "retry_seconds is '1'"),
+        ({"retry_limit_seconds": "300"}, "retry_limit_seconds is '300'"),
+        ({"on_failure": hook}, "on_failure is <function hook"),
+        ({"payload": "Ingest"}, "payload is 'Ingest'; give the model (a class) or another type"),
+        ({"payload": {"url": str}}, "payload is {'url'"),
+        ({"payload": Ingest(url="x")}, "payload is Ingest(url='x', depth=1); give the model (a class)"),
     ],
 )
 def test_values_that_cannot_work_are_refused_at_once(fields: dict[str, Any], message: str) -> None:
@@ -148,6 +163,13 @@ def test_values_that_cannot_work_are_refused_at_once(fields: dict[str, Any], mes
         handler(**fields)
     assert str(refused.value).startswith("handler 'ingest': ")
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("model", [Ingest, list[int], int | None, Annotated[int, "of pages"], Any, dict])
+def test_whatever_may_be_a_type_is_taken(model: Any) -> None:
+    row = handler(payload=model)
+    assert row.payload is model
+    assert row.problems() == []
 
 
 def test_a_blank_type_is_refused(registry: HandlerRegistry) -> None:
@@ -396,7 +418,7 @@ def test_a_check_names_everything_that_is_wrong(
     name = write_module(tmp_path, monkeypatch, "broken_handlers", "raise OSError('no config\\nfor you')\n")
     registry.register("a", handler=f"{name}:run")
     registry.register("b", handler=f"{HERE}:run", on_failure=f"{HERE}:lonely")
-    registry.register("c", handler=f"{HERE}:run", payload=5)
+    registry.register("c", handler=f"{HERE}:run", payload=threading.Thread)
     registry.resource("r", f"{HERE}:run")
     registry.resource("s", run_sync)  # type: ignore[arg-type]
     with pytest.raises(SettingsError) as refused:
