@@ -208,9 +208,9 @@ class TaskTracker:
         higher ``priority`` goes first. ``timeout_seconds`` may only shorten the handler's. The rest is as for
         :meth:`create`.
 
-        When it returns the task is stored. A wake-up that fails is counted (:attr:`wake_up_failures`) and not
-        raised. Raises InvalidPayload, ValueError, TaskExists, StoreUnavailable, SettingsError for a handler that
-        is not registered, CapabilityMissing on a store without leases.
+        When it returns the task is stored. A wake-up that fails, or takes longer than five seconds, is counted
+        (:attr:`wake_up_failures`) and not raised. Raises InvalidPayload, ValueError, TaskExists, StoreUnavailable,
+        SettingsError for a handler that is not registered, CapabilityMissing on a store without leases.
         """
         return self._submitter.submit(
             Order(
@@ -724,6 +724,7 @@ class TaskTracker:
             )
         if self.access.ownership is not None:
             self.access.ownership.close(_GIVE_BACK_SECONDS)
+        self.waking.close()
         self.access.store.close()
 
     def _reconciling(self) -> Reconciler:

@@ -7,6 +7,7 @@ which is stored before anybody is woken.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +24,12 @@ __all__ = ["InProcessWakeUp", "NoWakeUp", "WakeUp", "Waking", "open_wake_up"]
 
 _log = logging.getLogger("task_tracker")
 
+WAKE_SECONDS: Final = 5.0
+"""How long a wake-up may take. What is late goes on, and counts as failed: whoever submits has stored his task by then.
+The ways to Redis say within two seconds that they do not get through."""
+_MOST_LATE: Final = 4
+"""While so many wake-ups hang the next ones fail at once."""
+_END_SECONDS: Final = 1.0
 _SAID_EVERY_SECONDS: Final = 60.0
 _BY_SCHEME: Final = {
     "redis": "task_tracker.queues.redis:RedisWakeUp",
@@ -39,7 +46,10 @@ class WakeUp(Protocol):
     """A way from those who submit to those who wait. Thread-safe."""
 
     def wake(self, keys: Sequence[TaskKey]) -> None:
-        """Tell workers that these tasks wait; one or two are enough. May raise; whoever calls counts that."""
+        """Tell workers that these tasks wait; one or two are enough. May raise; whoever calls counts that.
+
+        Called in a thread, and waited for five seconds.
+        """
 
     def wait(self, seconds: float) -> bool:
         """Block this thread until it is woken or interrupted, ``seconds`` at most; False if nobody was woken."""
@@ -115,7 +125,10 @@ class NoWakeUp(InProcessWakeUp):
 
 
 class Waking:
-    """Wakes others, whatever that meets: what is counted and logged does not fail whoever stored a task."""
+    """Wakes others, whatever that meets: what is counted and logged does not fail whoever stored a task.
+
+    A way that hangs does not keep him either: it is called in a thread and waited for up to :data:`WAKE_SECONDS`.
+    """
 
     def __init__(self, wake_up: WakeUp, clock: Clock) -> None:
         self.wake_up = wake_up
@@ -123,21 +136,59 @@ class Waking:
         """How many wake-ups failed in this process. Their tasks wait, and are found by looking."""
         self._clock = clock
         self._said_at: float | None = None
+        # Our own ways within a process cannot hang, and need no thread.
+        self._is_quick = type(wake_up).wake in (InProcessWakeUp.wake, NoWakeUp.wake)
+        self._closed = False
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make a new lock: the parent's may have been held."""
+        """Make a new lock: the parent's may have been held. What hangs hangs there."""
         self._lock = threading.Lock()
+        self._late: set[_Call] = set()
 
     def wake(self, keys: Sequence[TaskKey]) -> bool:
-        """Wake others for these tasks; False if that failed."""
+        """Wake others for these tasks; False if that failed, or has not come to an end within the time it has."""
         try:
-            self.wake_up.wake(keys)
+            if self._is_quick:
+                self.wake_up.wake(keys)
+            else:
+                self._wake_in_time(keys)
         except Exception as error:  # noqa: BLE001  # counted: the tasks are stored, and looking finds them
             self._failed(error)
             return False
         return True
+
+    def close(self) -> bool:
+        """Wake nobody any more; False if a wake-up hangs, and goes on doing so for a second."""
+        self._closed = True
+        deadline = self._clock.monotonic() + _END_SECONDS
+        for call in list(self._late):
+            call.wait(max(0.0, deadline - self._clock.monotonic()))
+        left = len(self._late)
+        if left:
+            _log.warning(
+                "%d wake-ups hang and are left behind",
+                left,
+                extra={"event": "wake_ups_left_behind", "left": left},
+            )
+        return not left
+
+    def _wake_in_time(self, keys: Sequence[TaskKey]) -> None:
+        """Do it in a thread. Raises what it raises, TimeoutError, and RuntimeError if there is no thread."""
+        if self._closed:
+            raise RuntimeError("the tracker is closed; nobody is woken any more")
+        if len(self._late) >= _MOST_LATE:
+            raise TimeoutError(f"{_MOST_LATE} wake-ups hang; until one of them ends no other is tried")
+        call = _Call(self.wake_up, keys, self._clock, self._late.discard)
+        call.start()
+        if not call.wait(WAKE_SECONDS):
+            self._late.add(call)
+            if call.is_over:  # just now, before it was put there
+                self._late.discard(call)
+            raise TimeoutError(f"a wake-up has not come to its end within {WAKE_SECONDS:g} s")
+        if call.error is not None:
+            raise call.error
 
     def _failed(self, error: Exception) -> None:
         with self._lock:
@@ -152,6 +203,47 @@ class Waking:
             exc_info=error,
             extra={"event": "wake_up_failed", "failures": self.failures},
         )
+
+
+class _Call:
+    """One wake-up in a thread of its own: most processes wake seldom, and keep no thread for it."""
+
+    def __init__(
+        self, way: WakeUp, keys: Sequence[TaskKey], clock: Clock, over: Callable[[_Call], object]
+    ) -> None:
+        self._way = way
+        self._keys = keys
+        self._clock = clock
+        self._over = over
+        self._changed = threading.Condition()
+        self.is_over = False
+        self.error: BaseException | None = None
+        """What it raised, once it is over."""
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError if the system has no thread."""
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=lambda: context.run(self._run), name="task_tracker wake-up", daemon=True
+        ).start()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is over within ``seconds``."""
+        deadline = self._clock.monotonic() + seconds
+        with self._changed:
+            while not self.is_over and (left := deadline - self._clock.monotonic()) > 0:
+                self._clock.wait(self._changed, left)
+            return self.is_over
+
+    def _run(self) -> None:
+        try:
+            self._way.wake(self._keys)
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            self.error = error
+        with self._changed:
+            self.is_over = True
+            self._over(self)  # before whoever waits for it can look
+            self._changed.notify_all()
 
 
 def open_wake_up(url: str) -> WakeUp:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from task_tracker import (
     TaskRecord,
     TaskStatus,
     TaskTracker,
+    wakeups,
 )
+from task_tracker.records import TaskKey
 from task_tracker.store import Stored
 from task_tracker.wakeups import InProcessWakeUp
-from tests.core.support import OWNER, WatchedStore
+from tests.core.support import OWNER, PATIENCE, WatchedStore, join, own_threads
 from tests.runtime.places import (
     KINDS,
     PAYLOAD,
@@ -34,6 +37,7 @@ from tests.runtime.places import (
     V2,
     Ingest,
     Place,
+    Recording,
     count,
     handlers,
     place_for,
@@ -274,6 +278,27 @@ def test_a_wake_up_that_fails_is_counted_and_the_task_waits(
     assert (again.task_id, again.created) == (tasks[0].task_id, False)
     assert place.drain() == [task.task_id for task in tasks]
     assert place.claim() is None
+
+
+def test_a_wake_up_that_hangs_is_not_waited_for_to_its_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[D118] The task is stored, and the caller learns it; the end of the tracker leaves no thread."""
+    monkeypatch.setattr(wakeups, "WAKE_SECONDS", 0.01)
+    opened = threading.Event()
+
+    class Hanging(Recording):
+        def wake(self, keys: Sequence[TaskKey]) -> None:
+            opened.wait(PATIENCE)
+
+    before = own_threads()
+    with TaskTracker(place.store, handlers=handlers(), wake_up=Hanging()) as tracker:
+        task = submit(tracker)
+        assert (task.created, tracker.wake_up_failures) == (True, 1)
+        assert place.drain() == [task.task_id]
+        opened.set()
+    for thread in own_threads() - before:
+        join(thread)  # it may be on its way out
 
 
 def test_a_duplicate_wakes_for_the_task_that_may_have_been_missed(place: Place, tracker: TaskTracker) -> None:

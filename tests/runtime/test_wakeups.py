@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from task_tracker.records import TaskKey
 from task_tracker.testing import FakeClock
-from task_tracker.wakeups import InProcessWakeUp, NoWakeUp, WakeUp, Waking
-from tests.core.support import PATIENCE, background, in_threads
+from task_tracker.wakeups import WAKE_SECONDS, InProcessWakeUp, NoWakeUp, WakeUp, Waking
+from tests.core.support import PATIENCE, background, in_threads, join, own_threads
 
 KEYS = [TaskKey("acme", "alice", "task-1")]
 
@@ -186,3 +187,136 @@ def test_what_works_is_not_counted(clock: FakeClock) -> None:
     assert waking.wake(KEYS) is True
     assert waking.failures == 0
     assert way.wait(0) is True
+
+
+# ---- ways that hang ----------------------------------------------------------------------------------
+
+
+class Hanging(Broken):
+    """A way on which calls wait until the test opens it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Semaphore(0)
+        self.opened = threading.Event()
+
+    def wake(self, keys: Sequence[TaskKey]) -> None:
+        self.calls += 1
+        self.begun.release()
+        assert self.opened.wait(PATIENCE), "nobody opened it"
+
+
+def hang(waking: Waking, way: Hanging, clock: FakeClock) -> None:
+    """Have one that hangs, until it is given up."""
+    with background(lambda: waking.wake(KEYS)) as answers:
+        assert way.begun.acquire(timeout=PATIENCE)
+        clock.until_waiting()
+        clock.advance(WAKE_SECONDS)
+    assert answers == [False]
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[], list[threading.Thread]]]:
+    """The threads that wake others just now; none is left at the end."""
+
+    def now() -> list[threading.Thread]:
+        return [thread for thread in own_threads() if thread.name == "task_tracker wake-up"]
+
+    yield now
+    for thread in now():
+        join(thread)
+
+
+Threads = Callable[[], list[threading.Thread]]
+
+
+def open_again(way: Hanging, threads: Threads) -> None:
+    way.opened.set()
+    for thread in threads():
+        join(thread)
+
+
+def test_one_that_hangs_is_waited_for_five_seconds_and_counts_as_failed(
+    clock: FakeClock, threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    way = Hanging()
+    waking = Waking(way, clock)
+    hang(waking, way, clock)
+    assert waking.failures == 1
+    assert "within 5 s" in str(caplog.records[0].exc_info)
+    open_again(way, threads)
+    assert waking.failures == 1, "one that comes to its end after all fails nobody twice"
+    assert waking.wake(KEYS) is True
+    assert waking.close() is True
+
+
+def test_while_many_hang_the_next_ones_fail_at_once(clock: FakeClock, threads: Threads) -> None:
+    """Whoever submits a thousand tasks does not wait a thousand times; one that ends makes room for another."""
+    way = Hanging()
+    waking = Waking(way, clock)
+    for _ in range(4):
+        hang(waking, way, clock)
+    assert [waking.wake(KEYS) for _ in range(100)] == [False] * 100
+    assert (way.calls, waking.failures, len(threads())) == (4, 104, 4)
+    open_again(way, threads)
+    assert waking.wake(KEYS) is True
+
+
+def test_the_end_leaves_no_thread_but_that_which_hangs(
+    clock: FakeClock, threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    way = Hanging()
+    waking = Waking(way, clock)
+    hang(waking, way, clock)
+    caplog.clear()
+    with background(waking.close) as answers:
+        clock.until_waiting()
+        clock.advance(1)
+    assert answers == [False]
+    assert [record.__dict__["event"] for record in caplog.records] == ["wake_ups_left_behind"]
+    (thread,) = threads()
+    assert thread.daemon, "an exit does not wait for it"
+    assert waking.wake(KEYS) is False, "nobody is woken after the end"
+    assert way.calls == 1
+    open_again(way, threads)
+    assert waking.close() is True
+
+
+def test_the_end_waits_for_one_that_is_on_its_way(clock: FakeClock, threads: Threads) -> None:
+    way = Hanging()
+    waking = Waking(way, clock)
+    hang(waking, way, clock)
+    with background(waking.close) as answers:
+        clock.until_waiting()
+        way.opened.set()
+    assert answers == [True]
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_ways_within_the_process_need_no_thread(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    for way in (InProcessWakeUp(clock), NoWakeUp(clock)):
+        assert Waking(way, clock).wake(KEYS) is True
+
+
+def test_without_a_thread_nobody_is_woken(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    waking = Waking(Hanging(), clock)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert waking.wake(KEYS) is False
+    assert waking.failures == 1
+
+
+def test_a_way_sees_the_context_variables_of_who_submits(clock: FakeClock) -> None:
+    trace = contextvars.ContextVar("trace", default="")
+    seen = []
+
+    class Traced(Broken):
+        def wake(self, keys: Sequence[TaskKey]) -> None:
+            seen.append(trace.get())
+
+    trace.set("request-1")
+    assert Waking(Traced(), clock).wake(KEYS) is True
+    assert seen == ["request-1"]
