@@ -42,6 +42,7 @@ __all__ = [
     "INTERRUPTED",
     "RESUME_OF",
     "RETRY_OF",
+    "SUBMITTED_BY",
     "Again",
     "Order",
     "Submission",
@@ -56,7 +57,9 @@ INTERRUPTED: Final = "_interrupted"
 RETRY_OF: Final = "retry_of"
 RESUME_OF: Final = "resume_of"
 """Where in ``meta`` the new task names the old one."""
-_OWN_NAMES: Final = (CHECKPOINT, INTERRUPTED, RETRY_OF, RESUME_OF)
+SUBMITTED_BY: Final = "submitted_by"
+"""Where in ``meta`` a task names the one whose handler submitted it."""
+_OWN_NAMES: Final = (CHECKPOINT, INTERRUPTED, RETRY_OF, RESUME_OF, SUBMITTED_BY)
 """Names in ``meta`` that are the library's own."""
 
 _TRIES: Final = 10
@@ -93,6 +96,8 @@ class Order:
     meta: Mapping[str, Any] | None = None
     private: object = None
     unregistered: bool = False
+    submitted_by: str | None = None
+    """The id of the task whose handler submits this one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +125,7 @@ class Submitter:
         self._check_leases()
         handler, version = self._chosen(order.task_type, order.version, unregistered=order.unregistered)
         payload = plain_payload(order.payload) if handler is None else handler.encode(order.payload)
-        _check_own_names(order.meta)
+        meta = _meta_of(order)
         record = new_record(
             self._clock,
             order.task_type,
@@ -128,7 +133,7 @@ class Submitter:
             order.account_id,
             order.user_id,
             task_id=order.task_id,
-            meta=order.meta,
+            meta=meta,
             private=order.private,
         ).changed(
             payload_json=payload,
@@ -301,9 +306,13 @@ def new_record(
 
 
 def _meta(meta: Mapping[str, Any] | None) -> bytes | None:
+    _check_mapping(meta)
+    return encode_value(dict(meta), "meta") if meta else None
+
+
+def _check_mapping(meta: object) -> None:
     if meta is not None and not isinstance(meta, Mapping):
         raise ValueError(f"meta must be a mapping with text as keys, not {meta!r:.80}")
-    return encode_value(dict(meta), "meta") if meta else None
 
 
 def _private(private: object) -> bytes:
@@ -372,9 +381,14 @@ def _refuse_unregistered(handlers: HandlerRegistry, task_type: str, version: int
     )
 
 
-def _check_own_names(meta: Mapping[str, Any] | None) -> None:
+def _meta_of(order: Order) -> Mapping[str, Any] | None:
+    """Return what a new task's ``meta`` holds. Raises ValueError for names that are the library's own."""
+    _check_mapping(order.meta)
     for name in _OWN_NAMES:
-        if isinstance(meta, Mapping) and name in meta:
+        if order.meta is not None and name in order.meta:
             raise ValueError(
                 f"meta has the key {name!r}, which this library writes itself; choose another name"
             )
+    if order.submitted_by is None:
+        return order.meta
+    return {**(order.meta or {}), SUBMITTED_BY: order.submitted_by}

@@ -14,16 +14,18 @@ import dataclasses
 import logging
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from task_tracker.call_threads import NoThread, Share
 from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.submitting import Submission, Submitter
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls, Kept
 from task_tracker.worker.checkpoints import checkpoint_of, checkpointed, encode_checkpoint
 from task_tracker.worker.effects import WorkDirectory
+from task_tracker.worker.follow_ups import FollowUp, follow_up
 from task_tracker.worker.outcomes import ShuttingDown
 from task_tracker.worker.resources import Resources
 from task_tracker.worker.stops import StopSignal
@@ -46,6 +48,9 @@ class Parts:
     workdir: WorkDirectory
     resources: Resources
     store_calls: Calls
+    submitter: Submitter
+    submit_calls: Calls
+    """For what may wait for more than the store."""
     kept: Kept
     clock: Clock
     loop: asyncio.AbstractEventLoop
@@ -103,7 +108,8 @@ class _Context:
     @property
     def workdir(self) -> str:
         """A directory of this attempt's own, made now. If it completes the task, ``effects_dir`` names it; otherwise
-        it is removed some time. Raises CapabilityMissing where the store has no place for one.
+        it is removed some time. Raises CapabilityMissing where the store has no place for one, LeaseLost once the
+        attempt is over or somebody else may have the task, StoreUnavailable.
         """
         return self._parts.workdir.path
 
@@ -189,6 +195,25 @@ class TaskContext(_Context):
             await asyncio.sleep(pause)
         self._signal.check()
 
+    async def submit(self, task_type: str, payload: object = None, **options: Unpack[FollowUp]) -> Submission:
+        """Submit another task, as :meth:`task_tracker.TaskTracker.submit`, by itself of the same owner.
+
+        It is a task like others: neither waits for the other. ``meta.submitted_by`` of it names this task, unless it
+        is another owner's. ``version`` is by itself the highest that this worker has a handler of.
+
+        Raises what :meth:`check` raises, submitting nothing, and what the tracker's call raises. Not fenced: an
+        attempt that runs again submits again, so give ``task_id`` or ``dedupe`` where that matters. Cancelled while
+        it waits, it may have been stored.
+        """
+        order = follow_up(self.key, task_type, payload, options)
+        share = Share(self.key, _CALLS_PER_TASK)
+        for pause in pauses(self._parts.clock):
+            self.check()
+            with contextlib.suppress(NoThread):  # it did not begin
+                return await self._parts.submit_calls.make(lambda: self._parts.submitter.submit(order), share)
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
     async def resource(self, name: str) -> Any:
         """Return what the handlers of this worker share under ``name``; it is built when it is first asked for.
 
@@ -235,6 +260,11 @@ class BlockingTaskContext(_Context):
                     self._store_is_away(error)
             self._signal.pause(pause)
         self._signal.check()
+
+    def submit(self, task_type: str, payload: object = None, **options: Unpack[FollowUp]) -> Submission:
+        """As :meth:`TaskContext.submit`."""
+        self.check()
+        return self._parts.submitter.submit(follow_up(self.key, task_type, payload, options))
 
     def resource(self, name: str) -> Any:
         """As :meth:`TaskContext.resource`. Raises also what :meth:`check` raises, while it waits."""

@@ -20,6 +20,7 @@ from task_tracker.holdings import Holdings
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import TaskStatus
 from task_tracker.store import Lease, LeaseStore, Stored
+from task_tracker.submitting import Submitter
 from task_tracker.tracker import TaskTracker
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls, Kept
@@ -101,6 +102,9 @@ class Executor:
         self._kept = Kept()
         self._starter = Starter(self._kept, threads, _positive(import_seconds, "import_seconds"))
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking)
+        # Threads even where the store needs none: a wake-up may go over a network.
+        self._submit_calls = Calls(_STORE_CALLS)
+        self._submitter = Submitter(self._access, self._clock, registry, tracker.waking)
         self._finisher = Finisher(
             self._starter,
             self._store_calls,
@@ -195,6 +199,7 @@ class Executor:
             await asyncio.wait(tasks, timeout=_UNWIND_SECONDS)
         self._starter.end()
         self._store_calls.end()
+        self._submit_calls.end()
 
     # ---- begin ---------------------------------------------------------------------------------------
 
@@ -214,6 +219,8 @@ class Executor:
             WorkDirectory(self._store, lease),
             self._resources,
             self._store_calls,
+            self._submitter,
+            self._submit_calls,
             self._kept,
             self._clock,
             self._loop,

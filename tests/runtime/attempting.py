@@ -14,6 +14,7 @@ from task_tracker.clock import Clock
 from task_tracker.records import TaskKey
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.testing import FakeClock, FaultyStore
+from task_tracker.wakeups import WakeUp
 from task_tracker.worker import BlockingTaskContext, Ended, Executor, Resources, TaskContext
 from task_tracker.worker.hooks import Event, Hooks
 from tests.runtime.handling import BEGUN, BODIES
@@ -72,6 +73,7 @@ class Bench:
         store: LeaseStore | None = None,
         *,
         lease_seconds: float = 1_000_000.0,
+        wake_up: WakeUp | None = None,
         **options: Any,
     ) -> None:
         self.clock = clock
@@ -79,7 +81,7 @@ class Bench:
             store if store is not None else InMemoryTaskStore(lease_seconds=lease_seconds, clock=clock)
         )
         self.store = FaultyStore(self.inner)
-        self.tracker = TaskTracker(self.store, clock=clock, retention=None)
+        self.tracker = TaskTracker(self.store, clock=clock, retention=None, wake_up=wake_up)
         self.registry = HandlerRegistry()
         self.events: list[Event] = []
         self._options = options
