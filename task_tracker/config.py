@@ -157,6 +157,9 @@ class StorageConfig(BaseSettings):
             start_within_seconds=settings.start_within_seconds,
             handlers=handlers,
             wake_up=wake_up,
+            max_payload_bytes=settings.max_payload_bytes,
+            max_checkpoint_bytes=settings.max_checkpoint_bytes,
+            max_result_bytes=settings.max_result_bytes,
         )
         if cleanup:
             tracker.start_cleanup_loop()

@@ -11,6 +11,10 @@ __all__ = [
     "LEASE_SECONDS",
     "LOCK_TIMEOUT_SECONDS",
     "MAX_CACHED",
+    "MAX_CHECKPOINT_BYTES",
+    "MAX_PAYLOAD_BYTES",
+    "MAX_RESOURCE_ID_CHARACTERS",
+    "MAX_RESULT_BYTES",
     "MAX_THREADS",
     "PREFIX",
     "START_WITHIN_SECONDS",
@@ -22,6 +26,12 @@ Durability = Literal["full", "edges", "none"]
 
 MAX_CACHED: Final = 10_000
 """Records that a process keeps in memory."""
+MAX_PAYLOAD_BYTES: Final = 2**20
+"""As JSON, of a submitted task. So for the next two, of the handler that works on it."""
+MAX_CHECKPOINT_BYTES: Final = 2**20
+MAX_RESULT_BYTES: Final = 2**20
+MAX_RESOURCE_ID_CHARACTERS: Final = 2048
+"""Enough for any URL that servers take."""
 MAX_THREADS: Final = 16
 """Threads of an AsyncTaskTracker."""
 CALL_SECONDS: Final = 60.0

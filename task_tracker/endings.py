@@ -13,6 +13,7 @@ from task_tracker import transitions
 from task_tracker.access import Step
 from task_tracker.codec import check_text, encode_value
 from task_tracker.redaction import clean_text, redact_error
+from task_tracker.sizes import check_resource_id
 
 __all__ = ["Ending", "cancellation", "completion", "failure"]
 
@@ -30,7 +31,7 @@ class Ending(NamedTuple):
 
 def completion(task_id: str, result: object, now: float, *, resource_id: str | None) -> Ending:
     """Return the completion with ``result``; a failure if that is not JSON. Raises ValueError for resource_id."""
-    resource = None if resource_id is None else check_text(resource_id, "resource_id")
+    resource = None if resource_id is None else check_resource_id(check_text(resource_id, "resource_id"))
     try:
         encoded = encode_value(result, "result")
     except Exception as error:  # noqa: BLE001  # whatever a value does when it is looked at

@@ -1,15 +1,23 @@
-"""The numbers that come with a submitted task: when, how urgent, how long, how often.
+"""What is asked for with a submitted task: which handler, when, how urgent, how long, how often.
 
-Owns their bounds, so that every store can keep what was accepted. Refuses to store or to encode.
+Owns the bounds of the numbers, so that every store can keep what was accepted. Refuses to store or to encode.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
-from task_tracker.handlers import Handler
+from task_tracker.errors import SettingsError
+from task_tracker.handlers import Handler, HandlerRegistry
 
-__all__ = ["LARGEST_NUMBER", "check_attempts", "check_priority", "check_start_time", "check_timeout"]
+__all__ = [
+    "LARGEST_NUMBER",
+    "check_attempts",
+    "check_priority",
+    "check_start_time",
+    "check_timeout",
+    "refuse_unregistered",
+]
 
 LARGEST_NUMBER: Final = 2**31 - 1
 _LARGEST_PRIORITY: Final = 10**9
@@ -71,3 +79,13 @@ def check_attempts(attempts: int | None, handler: Handler | None) -> int | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def refuse_unregistered(handlers: HandlerRegistry, task_type: str, version: int | None) -> NoReturn:
+    """Raise SettingsError for a handler that is not registered here."""
+    versions = [str(known) for name, known in handlers.kinds() if name == task_type]
+    which = f"version {version} of {task_type!r}" if versions else repr(task_type)
+    rest = f", known are versions {', '.join(versions)}" if versions else ""
+    raise SettingsError(
+        f"no handler for {which} is registered here{rest}; pass unregistered=True if workers elsewhere have one"
+    )

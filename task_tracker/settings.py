@@ -62,6 +62,12 @@ class TaskTrackerSettings(BaseModel):
     """False: calls for unknown tasks and late steps are logged instead of raised."""
     max_cached: Annotated[int, Field(ge=1)] = defaults.MAX_CACHED
     """Records that a process keeps in memory."""
+    max_payload_bytes: Annotated[int, Field(ge=1)] = defaults.MAX_PAYLOAD_BYTES
+    """What a submitted task may be given, as JSON."""
+    max_checkpoint_bytes: Annotated[int, Field(ge=1)] = defaults.MAX_CHECKPOINT_BYTES
+    """What its handler may store with ``ctx.checkpoint``, as JSON."""
+    max_result_bytes: Annotated[int, Field(ge=1)] = defaults.MAX_RESULT_BYTES
+    """What its handler may return, as JSON."""
     lock_timeout_seconds: Annotated[PositiveSeconds, Field(le=1e6)] = defaults.LOCK_TIMEOUT_SECONDS
     """How long a write waits for another process's write to the same user's tasks."""
     lease_seconds: Annotated[PositiveSeconds, Field(le=1e6)] | None = None

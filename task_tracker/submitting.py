@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -20,7 +20,6 @@ from task_tracker.codec import check_id, check_text, encode_value
 from task_tracker.errors import (
     CapabilityMissing,
     InvalidTransition,
-    SettingsError,
     StoreUnavailable,
     TaskExists,
     TaskNotFound,
@@ -32,9 +31,11 @@ from task_tracker.order_checks import (
     check_priority,
     check_start_time,
     check_timeout,
+    refuse_unregistered,
 )
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import holds_mask
+from task_tracker.sizes import Sizes, check_resource_id
 from task_tracker.wakeups import Waking
 
 __all__ = [
@@ -114,17 +115,20 @@ class Again:
 class Submitter:
     """Stores what is to be done, then wakes who does it. Thread-safe."""
 
-    def __init__(self, access: RecordAccess, clock: Clock, handlers: HandlerRegistry, waking: Waking) -> None:
+    def __init__(
+        self, access: RecordAccess, clock: Clock, handlers: HandlerRegistry, waking: Waking, sizes: Sizes
+    ) -> None:
         self._access = access
         self._clock = clock
         self._handlers = handlers
         self._waking = waking
+        self._sizes = sizes
 
     def submit(self, order: Order) -> Submission:
         """Store a pending task for a worker and wake one; see :meth:`task_tracker.TaskTracker.submit`."""
         self._check_leases()
         handler, version = self._chosen(order.task_type, order.version, unregistered=order.unregistered)
-        payload = plain_payload(order.payload) if handler is None else handler.encode(order.payload)
+        payload = _encoded(order.payload, handler)
         meta = _meta_of(order)
         record = new_record(
             self._clock,
@@ -136,7 +140,7 @@ class Submitter:
             meta=meta,
             private=order.private,
         ).changed(
-            payload_json=payload,
+            payload_json=self._sizes.check_payload(payload),
             handler_version=version,
             not_before=check_start_time(order.not_before),
             priority=check_priority(order.priority),
@@ -157,7 +161,7 @@ class Submitter:
         record = new_record(
             self._clock,
             old.task_type,
-            old.resource_id,
+            None,
             old.account_id,
             old.user_id,
             # A deduped one has its key; without one the id is what there can be only one of.
@@ -165,7 +169,8 @@ class Submitter:
             meta=_meta_of_next(old, how),
             private=wish.private,
         ).changed(
-            payload_json=_payload_again(old, wish, handler),
+            resource_id=old.resource_id,
+            payload_json=self._payload_again(old, wish, handler),
             handler_version=version,
             not_before=check_start_time(wish.not_before),
             priority=old.priority,
@@ -201,7 +206,7 @@ class Submitter:
         if handler is not None:
             return handler, handler.version
         if not unregistered:
-            _refuse_unregistered(self._handlers, task_type, version)
+            refuse_unregistered(self._handlers, task_type, version)
         if version is None:
             raise ValueError(
                 f"no handler of {task_type!r} is registered here, so version must be given: the one that workers have"
@@ -227,6 +232,18 @@ class Submitter:
                 task_ids=[key.task_id],
             )
         return record
+
+    def _payload_again(self, old: TaskRecord, wish: Again, handler: Handler | None) -> bytes | None:
+        if wish.payload is not None:
+            return self._sizes.check_payload(_encoded(wish.payload, handler))
+        if old.payload_json is not None and holds_mask(orjson.loads(old.payload_json)):
+            raise InvalidPayload(
+                f"credentials in the payload of task {old.task_id} were masked when it ended; pass payload anew, and "
+                "credentials as private"
+            )
+        if handler is not None:
+            handler.parse(old.payload_json)
+        return old.payload_json
 
     def _store(self, record: TaskRecord, *, dedupe: bool) -> Submission:
         if not dedupe:
@@ -298,7 +315,9 @@ def new_record(
         updated_at=now,
         account_id=check_id(account_id, "account_id"),
         user_id=check_id(user_id, "user_id"),
-        resource_id=None if resource_id is None else check_text(resource_id, "resource_id"),
+        resource_id=None
+        if resource_id is None
+        else check_resource_id(check_text(resource_id, "resource_id")),
         meta_json=_meta(meta),
         payload_json=None if payload is None else encode_value(payload, "payload"),
         private_json=None if private is None else _private(private),
@@ -308,6 +327,10 @@ def new_record(
 def _meta(meta: Mapping[str, Any] | None) -> bytes | None:
     _check_mapping(meta)
     return encode_value(dict(meta), "meta") if meta else None
+
+
+def _encoded(payload: object, handler: Handler | None) -> bytes | None:
+    return plain_payload(payload) if handler is None else handler.encode(payload)
 
 
 def _check_mapping(meta: object) -> None:
@@ -331,19 +354,6 @@ def _dedupe_key(record: TaskRecord) -> str:
 
 
 # ---- once more ---------------------------------------------------------------------------------------
-
-
-def _payload_again(old: TaskRecord, wish: Again, handler: Handler | None) -> bytes | None:
-    if wish.payload is not None:
-        return plain_payload(wish.payload) if handler is None else handler.encode(wish.payload)
-    if old.payload_json is not None and holds_mask(orjson.loads(old.payload_json)):
-        raise InvalidPayload(
-            f"credentials in the payload of task {old.task_id} were masked when it ended; pass payload anew, and "
-            "credentials as private"
-        )
-    if handler is not None:
-        handler.parse(old.payload_json)
-    return old.payload_json
 
 
 def _meta_of_next(old: TaskRecord, how: str) -> dict[str, Any]:
@@ -370,15 +380,6 @@ def _id_of_resumed(old: TaskRecord) -> str:
 
 
 # ---- checks ------------------------------------------------------------------------------------------
-
-
-def _refuse_unregistered(handlers: HandlerRegistry, task_type: str, version: int | None) -> NoReturn:
-    versions = [str(known) for name, known in handlers.kinds() if name == task_type]
-    which = f"version {version} of {task_type!r}" if versions else repr(task_type)
-    rest = f", known are versions {', '.join(versions)}" if versions else ""
-    raise SettingsError(
-        f"no handler for {which} is registered here{rest}; pass unregistered=True if workers elsewhere have one"
-    )
 
 
 def _meta_of(order: Order) -> Mapping[str, Any] | None:

@@ -20,7 +20,13 @@ from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.codec import check_id
 from task_tracker.coordination import Coordination
-from task_tracker.defaults import MAX_CACHED, START_WITHIN_SECONDS
+from task_tracker.defaults import (
+    MAX_CACHED,
+    MAX_CHECKPOINT_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_RESULT_BYTES,
+    START_WITHIN_SECONDS,
+)
 from task_tracker.endings import Ending
 from task_tracker.errors import CapabilityMissing, InvalidTransition, LeaseHeld, TaskNotFound
 from task_tracker.handlers import HandlerRegistry
@@ -31,6 +37,7 @@ from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import clean_text, redact_text
 from task_tracker.registry import open_store
 from task_tracker.retention import SWEEP_SECONDS, Retention, RetentionSweep
+from task_tracker.sizes import Sizes
 from task_tracker.store import (
     Cursor,
     Finding,
@@ -73,7 +80,8 @@ class TaskTracker:
     name that others read when they meet a task that this tracker holds; by itself host and process.
     ``start_within_seconds``: how long a task may stay pending before the reconciler fails it; None for ever.
     ``handlers``: what :meth:`submit` knows of the code that works on tasks. ``wake_up``: how workers learn that
-    something was submitted; None leaves it to them to look.
+    something was submitted; None leaves it to them to look. ``max_payload_bytes``, ``max_checkpoint_bytes`` and
+    ``max_result_bytes``: what submitted tasks and their handlers may store, as JSON.
     """
 
     def __init__(
@@ -88,8 +96,17 @@ class TaskTracker:
         start_within_seconds: float | None = START_WITHIN_SECONDS,
         handlers: HandlerRegistry | None = None,
         wake_up: WakeUp | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        max_checkpoint_bytes: int = MAX_CHECKPOINT_BYTES,
+        max_result_bytes: int = MAX_RESULT_BYTES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self.sizes = Sizes(
+            max_payload_bytes=max_payload_bytes,
+            max_checkpoint_bytes=max_checkpoint_bytes,
+            max_result_bytes=max_result_bytes,
+        )
+        """For the layers above: how large what a task carries may be."""
         start_within_seconds = check_start_within(start_within_seconds)
         self.access = RecordAccess(
             store if store is not None else open_store("memory", StoreOptions(clock=clock)),
@@ -113,7 +130,7 @@ class TaskTracker:
         self.handlers.freeze()
         self.waking = Waking(wake_up if wake_up is not None else NoWakeUp(clock), clock)
         """For the layers above: how workers are woken."""
-        self._submitter = Submitter(access, clock, self.handlers, self.waking)
+        self._submitter = Submitter(access, clock, self.handlers, self.waking, self.sizes)
         self._coordination = Coordination(access.store, access.leases, self.waking)
         self._reconciler = (
             None

@@ -14,6 +14,7 @@ from task_tracker import transitions
 from task_tracker.codec import encode_value
 from task_tracker.records import TaskRecord, compact
 from task_tracker.redaction import clean_text, redact_value
+from task_tracker.sizes import Sizes
 from task_tracker.submitting import CHECKPOINT
 from task_tracker.worker.excerpts import excerpt, shortened
 
@@ -85,13 +86,13 @@ class Progress:
         self.quiet_until = monotonic + WORTH_SECONDS
 
 
-def encode_checkpoint(data: object) -> bytes:
+def encode_checkpoint(data: object, sizes: Sizes) -> bytes:
     """Return ``data`` as JSON that is still there when the task has ended.
 
-    Raises ValueError for what is not JSON, and for keys whose values are masked then: whoever resumed the task
-    would read stars.
+    Raises ValueError for what is not JSON or too large, and for keys whose values are masked then: whoever resumed
+    the task would read stars.
     """
-    encoded = encode_value(data, "checkpoint")
+    encoded = sizes.check_checkpoint(encode_value(data, "checkpoint"))
     value = orjson.loads(encoded)
     if redact_value(value) is not value:
         raise ValueError(

@@ -20,6 +20,7 @@ from task_tracker.call_threads import NoThread, Share
 from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord
+from task_tracker.sizes import Sizes
 from task_tracker.submitting import Submission, Submitter
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls, Kept
@@ -51,6 +52,7 @@ class Parts:
     submitter: Submitter
     submit_calls: Calls
     """For what may wait for more than the store."""
+    sizes: Sizes
     kept: Kept
     clock: Clock
     loop: asyncio.AbstractEventLoop
@@ -180,10 +182,11 @@ class TaskContext(_Context):
         """Store ``data`` (JSON), so that another attempt, or a task that resumes this one, can go on from here.
 
         When it returns, the store has it, under this attempt's lease. Raises instead if the handler is to stop
-        (:meth:`check`), and ValueError for what cannot be stored. While the store is away it waits.
+        (:meth:`check`), and ValueError for what cannot be stored or takes more than ``max_checkpoint_bytes``. While
+        the store is away it waits.
         """
         self._check_working()
-        encoded = encode_checkpoint(data)
+        encoded = encode_checkpoint(data, self._parts.sizes)
         for number, pause in enumerate(pauses(self._parts.clock)):
             self._signal.check()
             try:
@@ -249,7 +252,7 @@ class BlockingTaskContext(_Context):
     def checkpoint(self, data: object) -> None:
         """As :meth:`TaskContext.checkpoint`."""
         self._check_working()
-        encoded = encode_checkpoint(data)
+        encoded = encode_checkpoint(data, self._parts.sizes)
         for number, pause in enumerate(pauses(self._parts.clock)):
             self._signal.check()
             try:

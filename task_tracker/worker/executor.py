@@ -104,7 +104,8 @@ class Executor:
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking)
         # Threads even where the store needs none: a wake-up may go over a network.
         self._submit_calls = Calls(_STORE_CALLS)
-        self._submitter = Submitter(self._access, self._clock, registry, tracker.waking)
+        self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
+        self._sizes = tracker.sizes
         self._finisher = Finisher(
             self._starter,
             self._store_calls,
@@ -221,6 +222,7 @@ class Executor:
             self._store_calls,
             self._submitter,
             self._submit_calls,
+            self._sizes,
             self._kept,
             self._clock,
             self._loop,
@@ -264,7 +266,7 @@ class Executor:
         did = await attempt.supervision.wait()
         seen = attempt.signal.reason
         reason = StopReason.LOST if seen is StopReason.LOST else attempt.supervision.reason
-        outcome = judged(did, reason, timeout, seen=seen)
+        outcome = judged(did, reason, timeout, seen=seen, sizes=self._sizes)
         report(attempt.lease.key.task_id, did, outcome)
         return outcome
 

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from task_tracker.codec import check_text, encode_value
 from task_tracker.records import JSON_NULL
 from task_tracker.redaction import clean_text, redact_error
+from task_tracker.sizes import Sizes, TooLarge, check_resource_id
 from task_tracker.worker.excerpts import shortened
 
 __all__ = [
@@ -220,12 +221,14 @@ def judged(
     timeout_seconds: float,
     *,
     seen: StopReason | None = None,
+    sizes: Sizes = Sizes(),  # noqa: B008  # frozen
 ) -> Outcome:
     """Return the outcome of an attempt whose handler ``did`` this and was told to stop for ``reason``, or was not.
 
     A handler that returns has done its work, unless it is out of time or has lost its lease. ``Fail`` is believed
     whenever it comes. Whatever else is raised by one that was told to stop is how it stopped. ``seen`` is what its
-    signal says: a thread may have looked there before the loop told it, and raised accordingly.
+    signal says: a thread may have looked there before the loop told it, and raised accordingly. A result beyond
+    ``sizes`` is a failure.
     """
     error = _leaf(did.error) if isinstance(did, Raised) else None
     if reason is None and isinstance(error, Stop) and error.reason is seen:
@@ -236,7 +239,7 @@ def judged(
         return TimedOut(timeout_seconds)
     if isinstance(did, Returned):
         said = did.value
-        return _judged_error(said, reason) if isinstance(said, Retry | Fail) else _done(said)
+        return _judged_error(said, reason) if isinstance(said, Retry | Fail) else _done(said, sizes)
     if isinstance(did, LeftBehind):
         return Interrupted(ended=False)
     if not did.began:
@@ -263,11 +266,15 @@ def _judged_error(error: BaseException, reason: StopReason | None) -> Outcome:
     return Failed(error_text(error), may_retry=True)
 
 
-def _done(value: object) -> Outcome:
+def _done(value: object, sizes: Sizes) -> Outcome:
     result = value if isinstance(value, Result) else Result(value)
     try:
-        resource = None if result.resource_id is None else check_text(result.resource_id, "resource_id")
-        return Done(encode_value(result.value, "result"), resource)
+        resource = result.resource_id
+        if resource is not None:
+            resource = check_resource_id(check_text(resource, "resource_id"))
+        return Done(sizes.check_result(encode_value(result.value, "result")), resource)
+    except TooLarge as error:
+        return Failed(error_text(str(error)), "result_too_large")
     except BaseException as error:  # noqa: BLE001  # whatever a value does when it is looked at
         return Failed(error_text(error), "unserializable_result")
 

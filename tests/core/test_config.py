@@ -50,6 +50,9 @@ def test_by_itself_everything_lives_in_memory() -> None:
         },
         "strict": True,
         "max_cached": 10_000,
+        "max_payload_bytes": 1_048_576,
+        "max_checkpoint_bytes": 1_048_576,
+        "max_result_bytes": 1_048_576,
         "lock_timeout_seconds": 10.0,
         "lease_seconds": None,
         "heartbeat_seconds": None,
@@ -90,6 +93,10 @@ def test_the_terms_of_retention_reach_the_tracker() -> None:
         ),
         ({"a\nb": 1}, "unknown key storage.task_tracker.a b; known are "),
         ({"durability": "some"}, "storage.task_tracker.durability is 'some': Input should be 'full', "),
+        (
+            {"max_result_bytes": 0},
+            "storage.task_tracker.max_result_bytes is 0: Input should be greater than or equal to 1",
+        ),
         (
             {"max_cached": 0},
             "storage.task_tracker.max_cached is 0: Input should be greater than or equal to 1",

@@ -179,7 +179,8 @@ def test_defaults_that_callers_rely_on() -> None:
     tracker = inspect.signature(TaskTracker).parameters
     assert list(tracker) == [
         *("store", "strict", "retention", "sweep_seconds", "max_cached"),
-        *("holder", "start_within_seconds", "handlers", "wake_up", "clock"),
+        *("holder", "start_within_seconds", "handlers", "wake_up"),
+        *("max_payload_bytes", "max_checkpoint_bytes", "max_result_bytes", "clock"),
     ]
     assert tracker["strict"].default is True
     assert tracker["max_cached"].default == 10_000
