@@ -36,10 +36,15 @@ class _Call(NamedTuple):
 
 
 class CallThreads:
-    """At most ``most`` daemon threads, started when they are needed; calls wait their turn without one."""
+    """At most ``most`` daemon threads, started when they are needed; calls wait their turn without one.
 
-    def __init__(self, most: int) -> None:
+    When the system has no more threads a call waits for one of those that there are. ``prompt``: it is refused instead,
+    unless one of them is free.
+    """
+
+    def __init__(self, most: int, *, prompt: bool = False) -> None:
         self._most: Final = most
+        self._prompt: Final = prompt
         self._closed = False
         self.renew()
         renew_after_fork(self)
@@ -51,6 +56,17 @@ class CallThreads:
         self._running: Counter[Hashable] = Counter()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
+        self._busy = 0
+
+    @property
+    def idle(self) -> int:
+        """How many threads wait for a call."""
+        return self._idle
+
+    def expand(self) -> bool:
+        """Start one thread more, unless there are as many as there may be; False if the system has none."""
+        with self._changed:
+            return len(self._threads) >= self._most or self._start_one() is None
 
     def __len__(self) -> int:
         """Return how many calls wait for a thread."""
@@ -110,14 +126,24 @@ class CallThreads:
             self._idle -= 1
             self._changed.notify()
         elif len(self._threads) < self._most:
-            thread = threading.Thread(target=self._work, name="task_tracker call", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the system has no more of them
-                if not self._threads:
-                    raise NoThread(str(error)) from error
-            else:
-                self._threads.add(thread)
+            error = self._start_one()
+            if error is None:
+                return
+            free = (
+                len(self._threads) - self._busy - len(self._waiting)
+            )  # one that was just started is not idle yet
+            if not self._threads or (self._prompt and free <= 0):
+                raise NoThread(str(error)) from error
+
+    def _start_one(self) -> RuntimeError | None:
+        """Start a thread; return why the system has none."""
+        thread = threading.Thread(target=self._work, name="task_tracker call", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            return error
+        self._threads.add(thread)
+        return None
 
     def _work(self) -> None:
         while True:
@@ -142,12 +168,14 @@ class CallThreads:
         for ticket, call in self._waiting.items():
             if self._may_run(call):
                 del self._waiting[ticket]
+                self._busy += 1
                 if call.share is not None:
                     self._running[call.share.subject] += 1
                 return call
         return None
 
     def _give_back(self, call: _Call) -> None:
+        self._busy = max(self._busy - 1, 0)  # below it, if the call forked
         if call.share is not None:
             self._running[call.share.subject] -= 1
             if self._running[call.share.subject] <= 0:  # below it, if the call forked

@@ -22,7 +22,7 @@ from task_tracker.http.rendering import Envelope, JsonResponse, Renderer
 from task_tracker.http.route import route_class
 from task_tracker.http.sources import TrackerInUse, TrackerSource, check_source
 from task_tracker.store import WorkerFact
-from task_tracker.worker.readiness import Fact, Facts, WorkerStatus
+from task_tracker.worker.readiness import SLOW_SECONDS, Fact, Facts, WorkerStatus
 
 __all__ = ["readiness_route"]
 
@@ -221,13 +221,22 @@ def _of_worker(status: WorkerStatus) -> dict[str, Any]:
         return _check(status.ready, status.state)
     reasons = [
         text
-        for seconds, text in (
+        for is_so, text in (
             (status.blocked_loop_seconds, "its event loop is blocked"),
             (status.store_away_seconds, "the store does not answer it"),
+            (status.claiming_seconds >= SLOW_SECONDS, "a claim hangs"),
+            (status.rescuing_seconds >= SLOW_SECONDS, "settling what stopped workers have left hangs"),
+            (
+                status.lingering >= status.slots,
+                "handlers that were told to stop and go on take all its slots",
+            ),
+            (status.without_lease, "work goes on here whose lease is lost"),
+            (status.no_thread, "there is no thread for another handler"),
+            (any(not fact.ready for fact in status.facts.values()), "what was reported to it is not ready"),
         )
-        if seconds
+        if is_so
     ]
-    return _check(False, ", ".join(reasons) or "it says so")
+    return _check(False, ", ".join(reasons) or "its heartbeats are late, or a part of it has ended")
 
 
 def _work(workers: Sequence[WorkerFact]) -> dict[str, Any]:

@@ -38,13 +38,25 @@ class _Answer(NamedTuple):
 
 
 class Calls:
-    """At most ``most`` threads. With ``blocking=False``, :meth:`make` makes calls at once, without any."""
+    """At most ``most`` threads. With ``blocking=False``, :meth:`make` makes calls at once, without any.
 
-    def __init__(self, most: int, *, blocking: bool = True) -> None:
-        self._threads = CallThreads(most)
+    ``prompt`` is that of :class:`CallThreads`.
+    """
+
+    def __init__(self, most: int, *, blocking: bool = True, prompt: bool = False) -> None:
+        self._threads = CallThreads(most, prompt=prompt)
         self._blocking = blocking
         self._answers: deque[tuple[asyncio.Future[Any], _Answer]] = deque()
         self._is_loop_told = False
+
+    @property
+    def idle(self) -> int:
+        """How many threads wait for a call."""
+        return self._threads.idle
+
+    def expand(self) -> bool:
+        """Have one thread more, unless there are as many as there may be; False if the system has none."""
+        return self._threads.expand()
 
     def submit(self, call: Callable[[], _T], context: contextvars.Context | None = None) -> Future[_T]:
         """Have ``call`` made on a thread, in ``context`` (by itself a copy of this one). Raises NoThread."""

@@ -39,6 +39,7 @@ from task_tracker.worker.outcomes import (
 )
 from task_tracker.worker.reporting import report, report_broken
 from task_tracker.worker.resources import Resources
+from task_tracker.worker.shortage import Shortage
 from task_tracker.worker.starting import Prepared, Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision
@@ -101,6 +102,8 @@ class Executor:
         self._timeout_seconds = _positive(default_timeout_seconds, "default_timeout_seconds")
         self._kept = Kept()
         self._starter = Starter(self._kept, threads, _positive(import_seconds, "import_seconds"))
+        self.shortage = Shortage(self._clock, registry, self._starter.handler_calls)
+        """Of threads, for which handlers waited."""
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking)
         # Threads even where the store needs none: a wake-up may go over a network.
         self._submit_calls = Calls(_STORE_CALLS)
@@ -281,6 +284,7 @@ class Executor:
                 return await self._start_now(attempt, timeout)
             except NoThread as error:
                 problem = error
+                self.shortage.note(error)
             if number == _THREAD_TRIES:
                 break
             # Meanwhile the slot is taken, so that no more is claimed than could be begun.

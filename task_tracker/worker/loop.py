@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from task_tracker.call_threads import NoThread
 from task_tracker.clock import Clock
 from task_tracker.duty import Duty
 from task_tracker.errors import StoreUnavailable
@@ -23,6 +24,7 @@ from task_tracker.worker.calls import Calls
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.limits import Kind, Limits
 from task_tracker.worker.readiness import StoreHealth
+from task_tracker.worker.shortage import MOST_AT_ONCE, Shortage
 from task_tracker.worker.slots import Slots
 
 __all__ = ["ClaimLoop", "Claimer", "Listener", "Pauses", "outage_pauses"]
@@ -85,6 +87,7 @@ class Claimer:
         heartbeats: Heartbeats,
         clock: Clock,
         holder: Callable[[], str],
+        shortage: Shortage,
         beyond_limits: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._store = store
@@ -93,10 +96,13 @@ class Claimer:
         self._heartbeats = heartbeats
         self._clock = clock
         self._holder = holder
+        self._shortage = shortage
 
     def claim(self, most: int) -> Batch:
         """Claim up to ``most`` tasks. Never raises: what was claimed before an error is claimed all the same."""
         claimed: list[Claimed] = []
+        if self._shortage.is_on:
+            most = min(most, MOST_AT_ONCE)
         try:
             while len(claimed) < most and self._claim_some(most - len(claimed), claimed):
                 pass
@@ -128,7 +134,7 @@ class Claimer:
         """Return the kinds that may be claimed now, and the limits under which."""
         if self._heartbeats.is_stuck:
             return (), {}  # it would be lost in the middle of the work
-        kinds, limits = self._limits.claimable(), self._limits.max_running
+        kinds, limits = self._shortage.startable(self._limits.claimable()), self._limits.max_running
         beyond = self._beyond_limits() if limits else {}
         if not beyond:
             return kinds, limits
@@ -143,7 +149,7 @@ class ClaimLoop:
     """Fills free slots until it is stopped. ``start`` is given what was claimed, each with its slot taken.
 
     ``refuse`` is awaited for what was claimed when it was told to stop already; ``give_back`` is called, in whatever
-    thread, for what cannot be started since the loop is blocked.
+    thread, for what cannot be started since the loop is blocked. ``no_thread`` is told that there is none to claim in.
     """
 
     def __init__(
@@ -157,6 +163,7 @@ class ClaimLoop:
         *,
         start: Callable[[Lease, Stored], object],
         refuse: Callable[[Lease, Stored], Awaitable[None]],
+        no_thread: Callable[[Exception], None],
         give_back: Callable[[Lease, Stored], None],
     ) -> None:
         self._claimer = claimer
@@ -168,6 +175,7 @@ class ClaimLoop:
         self._outage = outage_pauses(clock)
         self._start = start
         self._refuse = refuse
+        self._no_thread = no_thread
         self._give_back = give_back
         self._unstarted: deque[Claimed] = deque()
         self._claims_under_way: dict[object, float] = {}
@@ -221,7 +229,11 @@ class ClaimLoop:
 
     async def fill(self, free: int) -> Batch:
         """Claim up to ``free`` tasks and start them."""
-        batch = await self._ask(free)
+        try:
+            batch = await self._ask(free)
+        except NoThread as error:
+            self._no_thread(error)
+            return Batch([], error)
         while (claimed := self._next_unstarted()) is not None:
             if self._stopping:
                 await self._refuse(*claimed)

@@ -28,6 +28,8 @@ _log = logging.getLogger("task_tracker")
 
 BLOCKED_SECONDS: Final = 1.0
 """A loop that did not run for so long is reported."""
+SLOW_SECONDS: Final = 60.0
+"""A claim, or a pass of the rescuer, that takes longer hangs."""
 _LOOKS_PER_LIMIT: Final = 4
 
 
@@ -49,7 +51,7 @@ class WorkerStatus:
     """``new``, ``working``, ``draining`` or ``stopped``."""
     ready: bool
     """It works, its loop runs, its heartbeats are in time, no attempt has lost its lease, the store answers, not all
-    slots are taken by handlers that were told to stop and go on, and every fact says so."""
+    slots are taken by handlers that were told to stop and go on, handlers find threads, and every fact says so."""
     slots: int
     running: int = 0
     lingering: int = 0
@@ -63,6 +65,8 @@ class WorkerStatus:
     blocked_loop_seconds: float = 0.0
     store_away_seconds: float = 0.0
     """For how long claiming or rescuing has had no answer from the store; 0 while both have."""
+    no_thread: bool = False
+    """The system has no thread for another handler; what needs one is not claimed until it has."""
     claiming_seconds: float = 0.0
     """How long a claim has been under way; 0 between claims. One that hangs makes it not ready."""
     rescuing_seconds: float = 0.0

@@ -28,7 +28,7 @@ from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Limits
 from task_tracker.worker.loop import Claimer, ClaimLoop, Listener, Pauses
 from task_tracker.worker.presence import Presence
-from task_tracker.worker.readiness import Fact, LoopWatch, StoreHealth, WorkerStatus
+from task_tracker.worker.readiness import SLOW_SECONDS, Fact, LoopWatch, StoreHealth, WorkerStatus
 from task_tracker.worker.rescuing import RESCUE_THREADS, Rescued, Rescuer
 from task_tracker.worker.resources import Resources
 from task_tracker.worker.retrying import uncounted
@@ -45,8 +45,6 @@ RELAYED: Final = 2
 _RESTART_SECONDS: Final = 1.0
 _PARTS_END_SECONDS: Final = 5.0
 _CUT_SECONDS: Final = 1.0
-_SLOW_SECONDS: Final = 60.0
-"""A claim, or a pass of the rescuer, that takes longer hangs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,13 @@ class Shift:
         )
         self._claims = ClaimLoop(
             Claimer(
-                terms.store, terms.limits, self._heartbeats, clock, terms.holder, self.crew.beyond_limits
+                terms.store,
+                terms.limits,
+                self._heartbeats,
+                clock,
+                terms.holder,
+                self._executor.shortage,
+                self.crew.beyond_limits,
             ),
             self._slots,
             self._calls,
@@ -107,6 +111,7 @@ class Shift:
             clock,
             start=self.crew.start,
             refuse=self._give_back,
+            no_thread=self._executor.shortage.note,
             give_back=self._let_go,
         )
         self._watch = LoopWatch(
@@ -130,7 +135,7 @@ class Shift:
             kinds=terms.limits.registered,
             status=terms.status,
         )
-        self._listener = Listener(terms.wake_up, clock, self._heard)
+        self._listener = Listener(terms.wake_up, clock, self.look)
         self._duties: list[asyncio.Task[None]] = []
         self._relays: set[asyncio.Task[None]] = set()
         self._stops_at = 0.0
@@ -306,9 +311,6 @@ class Shift:
 
     # ---- wake-ups --------------------------------------------------------------------------------------
 
-    def _heard(self) -> None:
-        self.look()
-
     def _slot_freed(self) -> None:
         self._claims.look()
 
@@ -358,6 +360,7 @@ class Shift:
         in_time = not self._heartbeats.is_stuck and (beat is None or beat <= self._terms.store.lease_seconds)
         duties = all(not duty.done() for duty in self._duties)
         lingering, without_lease = sum(self.crew.lingering.values()), self.crew.without_lease
+        no_thread = self._executor.shortage.is_on
         well = (
             in_time
             and duties
@@ -365,7 +368,8 @@ class Shift:
             and not away
             and not without_lease
             and lingering < self._slots.most
-            and max(self._claims.claiming_seconds, rescuer.under_way_seconds) < _SLOW_SECONDS
+            and not no_thread
+            and max(self._claims.claiming_seconds, rescuer.under_way_seconds) < SLOW_SECONDS
         )
         return WorkerStatus(
             name=name,
@@ -379,6 +383,7 @@ class Shift:
             last_heartbeat_seconds=beat,
             blocked_loop_seconds=blocked,
             store_away_seconds=away,
+            no_thread=no_thread,
             claiming_seconds=self._claims.claiming_seconds,
             rescuing_seconds=rescuer.under_way_seconds,
             backlog=None if work is None else work.waiting,

@@ -56,7 +56,7 @@ class Starter:
 
     def __init__(self, kept: Kept, threads: int, import_seconds: float) -> None:
         self._kept = kept
-        self._handler_calls = Calls(threads)
+        self.handler_calls = Calls(threads, prompt=True)  # none waits behind another: its time would begin
         # Hooks have threads of their own: a handler that nothing stops must not keep them from being called.
         self._hook_calls = Calls(threads)
         # So have hooks for tasks of workers that stopped: those take no slot, which would bound how many hang.
@@ -93,7 +93,7 @@ class Starter:
 
     def start(self, prepared: Prepared, parts: Parts) -> HandlerRun:
         """Start a handler. Raises NoThread."""
-        return self._start(prepared.function, prepared.argument, parts, self._handler_calls)
+        return self._start(prepared.function, prepared.argument, parts, self.handler_calls)
 
     async def call_hook(
         self, handler: Handler, record: TaskRecord, parts: Parts, seconds: float, *, foreign: bool
@@ -129,7 +129,7 @@ class Starter:
 
     def end(self) -> None:
         """Let everything come to its end, then the threads; wait for neither."""
-        self._handler_calls.end()
+        self.handler_calls.end()
         self._hook_calls.end()
         self._foreign_hook_calls.end()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from task_tracker.call_threads import CallThreads, Share
+from task_tracker.call_threads import CallThreads, NoThread, Share
 from tests.core.support import PATIENCE, Gate, in_threads, join, own_threads
 
 
@@ -126,6 +126,34 @@ def test_a_system_without_threads_to_give_makes_calls_wait(
     gate.open()
     first.result(PATIENCE)
     assert second.result(PATIENCE) == 2
+
+
+def test_prompt_threads_refuse_what_would_have_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whom a call that waits behind another is as good as none; one that is free is used."""
+    threads, gate = CallThreads(3, prompt=True), Gate()
+    first = threads.submit(passing(gate))
+    gate.wait_entered()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert threads.expand() is False
+        for _ in range(2):
+            with pytest.raises(NoThread, match="can't start new thread"):
+                threads.submit(lambda: None)
+        assert len(threads) == 0, "what is refused does not wait"
+    assert threads.expand() is True
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        second = threads.submit(lambda: 2)  # whether the new thread waits yet, or is on its way to that
+        assert second.result(PATIENCE) == 2
+    gate.open()
+    first.result(PATIENCE)
+    assert threads.expand() is True
+    assert threads.expand() is True, "as many as there may be are enough"
+    assert threads.close(PATIENCE, time.monotonic) == 0
 
 
 def test_an_idle_thread_keeps_no_answer_alive(threads: CallThreads) -> None:

@@ -256,7 +256,10 @@ def test_an_embedded_worker_has_to_be_ready_with_all_that_is_reported_to_it(trac
             answer = await asking.asking("GET", "/ready")
             details = answer.json()["error"]["details"]
             assert details["facts"]["index"]["detail"] == "rebuilding"
-            assert details["checks"]["worker"] == {"ready": False, "detail": "it says so"}
+            assert details["checks"]["worker"] == {
+                "ready": False,
+                "detail": "what was reported to it is not ready",
+            }
 
     asyncio.run(scenario())
     worker.withdraw("index")
@@ -271,7 +274,12 @@ def test_an_embedded_worker_has_to_be_ready_with_all_that_is_reported_to_it(trac
             {"blocked_loop_seconds": 3.0, "store_away_seconds": 9.0},
             "its event loop is blocked, the store does not answer it",
         ),
-        ({}, "it says so"),
+        ({"lingering": 1}, "handlers that were told to stop and go on take all its slots"),
+        ({"without_lease": 1}, "work goes on here whose lease is lost"),
+        ({"claiming_seconds": 61.0}, "a claim hangs"),
+        ({"rescuing_seconds": 61.0}, "settling what stopped workers have left hangs"),
+        ({"no_thread": True}, "there is no thread for another handler"),
+        ({"claiming_seconds": 59.0}, "its heartbeats are late, or a part of it has ended"),
     ],
 )
 def test_why_a_worker_is_not_ready(tracker: TaskTracker, changes: dict[str, Any], detail: str) -> None:
