@@ -17,8 +17,10 @@ from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import (
     Capabilities,
+    EffectsPlace,
     Expired,
     Finding,
+    HasEffects,
     Lease,
     LeaseStore,
     Page,
@@ -32,7 +34,14 @@ from task_tracker.store import (
     Workload,
 )
 
-__all__ = ["LEASE_OPERATIONS", "OPERATIONS", "FaultyLeaseStore", "FaultyStore"]
+__all__ = [
+    "EFFECTS_OPERATIONS",
+    "LEASE_OPERATIONS",
+    "OPERATIONS",
+    "FaultyEffectsStore",
+    "FaultyLeaseStore",
+    "FaultyStore",
+]
 
 OPERATIONS: Final = frozenset(
     {
@@ -72,7 +81,8 @@ LEASE_OPERATIONS: Final = frozenset(
         "facts",
     }
 )
-_ALL: Final = OPERATIONS | LEASE_OPERATIONS
+EFFECTS_OPERATIONS: Final = frozenset({"effects", "effects_path"})
+_ALL: Final = OPERATIONS | LEASE_OPERATIONS | EFFECTS_OPERATIONS
 
 _T = TypeVar("_T")
 
@@ -105,13 +115,15 @@ class FaultyStore(TaskStore):
         store.fail(forever=True)                          # the store is down until heal()
         store.interrupt(lambda: other.update(...), on="update")   # somebody else comes first
 
-    Around a store with leases it is a :class:`FaultyLeaseStore`.
+    Around a store with leases it is a :class:`FaultyLeaseStore`, and a :class:`FaultyEffectsStore` around one that
+    has places for files of attempts.
     """
 
     def __new__(cls, store: TaskStore) -> FaultyStore:  # noqa: PYI034  # one kind or the other
-        """Return a store with leases around one with leases."""
-        leases = cls is FaultyStore and isinstance(store, LeaseStore)
-        return object.__new__(FaultyLeaseStore if leases else cls)
+        """Return a store with leases around one with leases, and the like."""
+        if cls is not FaultyStore or not isinstance(store, LeaseStore):
+            return object.__new__(cls)
+        return object.__new__(FaultyEffectsStore if isinstance(store, HasEffects) else FaultyLeaseStore)
 
     def __init__(self, store: TaskStore) -> None:
         self.inner: Final = store
@@ -347,3 +359,20 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
     def facts(self) -> Sequence[WorkerFact]:
         """See :meth:`LeaseStore.facts`."""
         return self._call("facts", self.inner.facts)
+
+
+class FaultyEffectsStore(FaultyLeaseStore):
+    """The same around a store that has places for files of attempts."""
+
+    def effects(self, lease: Lease) -> EffectsPlace | None:
+        """See :meth:`HasEffects.effects`."""
+        return self._call("effects", lambda: self._places.effects(lease))
+
+    def effects_path(self, record: TaskRecord) -> str | None:
+        """See :meth:`HasEffects.effects_path`."""
+        return self._call("effects_path", lambda: self._places.effects_path(record))
+
+    @property
+    def _places(self) -> HasEffects:
+        assert isinstance(self.inner, HasEffects), "one of this kind is made around no other store"
+        return self.inner

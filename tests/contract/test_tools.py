@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import task_tracker.testing
+from stores.files.lease.store import LeaseTaskStore
 from stores.files.persistent import PersistentTaskStore
 from stores.memory import InMemoryTaskStore
 from task_tracker import transitions
@@ -23,7 +24,7 @@ from task_tracker.errors import (
     VersionConflict,
 )
 from task_tracker.records import TaskStatus
-from task_tracker.store import Expired, LeaseStore, Query, WorkerFact
+from task_tracker.store import Expired, HasEffects, LeaseStore, Query, WorkerFact
 from task_tracker.testing import (
     FakeClock,
     FaultyStore,
@@ -35,7 +36,13 @@ from task_tracker.testing import (
     state_machine_for,
 )
 from task_tracker.testing.answers import claimed_by, is_stored, listed, said
-from task_tracker.testing.faulty import LEASE_OPERATIONS, OPERATIONS, FaultyLeaseStore
+from task_tracker.testing.faulty import (
+    EFFECTS_OPERATIONS,
+    LEASE_OPERATIONS,
+    OPERATIONS,
+    FaultyEffectsStore,
+    FaultyLeaseStore,
+)
 from task_tracker.testing.racing import Crew, race
 from task_tracker.tracker import TaskTracker
 from tests.contract import wrong_jobs
@@ -129,6 +136,22 @@ class TestFaultyStore:
             store.claim(first.key, holder="h")
         with pytest.raises(LeaseHeld):
             store.claim(first.key, holder="h")
+
+    def test_places_for_files_are_passed_on_where_there_are_some(self, store, tmp_path, make):
+        assert not isinstance(store, HasEffects)
+        files = FaultyStore(LeaseTaskStore(tmp_path, durability="none"))
+        assert isinstance(files, FaultyEffectsStore)
+        lease, claimed = claimed_by(files, files.create(make()).record.key, "h")
+        files.calls.clear()
+        place = files.effects(lease)
+        assert place is not None
+        assert files.effects_path(claimed.record) is None
+        assert files.calls == dict.fromkeys(EFFECTS_OPERATIONS, 1)
+        files.fail(on="effects")
+        with pytest.raises(StoreUnavailable):
+            files.effects(lease)
+        assert files.effects(lease) == place
+        files.close()
 
     def test_without_leases_none_are_claimed(self, tmp_path, make):
         store = FaultyStore(PersistentTaskStore(tmp_path))

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pydantic
 import pytest
 
-import task_tracker.worker as package
 from task_tracker import TaskRecord
 from task_tracker.testing import FakeClock
 from task_tracker.worker import Cancelled, Fail, OutOfTime, Result, Retry, ShuttingDown, TaskContext
@@ -32,7 +27,6 @@ from task_tracker.worker.outcomes import (
     TimedOut,
     judged,
 )
-from task_tracker.worker.running import is_async
 from tests.runtime.attempting import Bench, run
 
 ROOT = Path(__file__).parents[2]
@@ -349,97 +343,3 @@ def test_two_reasons_are_stronger_than_what_a_handler_did(did: Any) -> None:
     """[D024] [D057]"""
     assert isinstance(judged(did, StopReason.LOST, 9.0), Lost)
     assert judged(did, StopReason.TIMEOUT, 9.0) == TimedOut(9.0)
-
-
-class Order(pydantic.BaseModel):
-    amount: int
-
-
-def test_a_payload_that_does_not_fit_any_more_fails_that_one_task(clock: FakeClock) -> None:
-    async def main() -> None:
-        bench = Bench(clock)
-        bench.handler(payload=Order, idempotent=True)
-        ended = await bench.attempt(payload_json=b'{"amount": "secret word"}')
-        assert ended.record is not None
-        assert (ended.record.status, ended.record.error_code) == ("failed", "invalid_payload")
-        assert ended.record.error is not None
-        assert "amount" in ended.record.error
-        assert "secret word" not in ended.record.error
-        await bench.close()
-
-    run(clock, main())
-
-
-def test_a_handler_that_cannot_be_imported_fails_the_task(clock: FakeClock) -> None:
-    async def main() -> None:
-        bench = Bench(clock)
-        bench.registry.register("t", handler="tests.runtime.nowhere:run")
-        ended = await bench.attempt()
-        assert ended.record is not None
-        assert (ended.record.status, ended.record.error_code) == ("failed", "handler_unavailable")
-        await bench.close()
-
-    run(clock, main())
-
-
-def test_a_task_without_a_handler_here_is_given_back(clock: FakeClock) -> None:
-    async def main() -> None:
-        bench = Bench(clock)
-        ended = await bench.attempt(task_type="unheard-of")
-        assert ended.outcome == Interrupted(began=False)
-        assert ended.record is not None
-        assert ended.record.status == "pending"
-        await bench.close()
-
-    run(clock, main())
-
-
-@both
-def test_context_variables_are_carried_into_the_handler(clock: FakeClock, sync: bool) -> None:
-    async def main() -> None:
-        bench = Bench(clock)
-        bench.handler(sync=sync)
-        variable.set("from outside")
-
-        def body(_: Any) -> str:
-            seen = variable.get()
-            variable.set("from inside")
-            return seen
-
-        ended = await bench.attempt(body if sync else on_loop(body))
-        assert ended.record is not None
-        assert ended.record.result == "from outside"
-        assert variable.get() == "from outside"
-        await bench.close()
-
-    run(clock, main())
-
-
-def test_hooks_hear_of_start_and_end(clock: FakeClock) -> None:
-    _, record, bench = attempted(clock, on_loop(returning(1)))
-    assert [event.name for event in bench.events] == ["attempt_started", "attempt_ended"]
-    assert bench.events[1].record == record
-
-
-def test_objects_that_are_called_may_be_async() -> None:
-    class Called:
-        async def __call__(self) -> None: ...
-
-    async def function(_: int) -> None: ...
-
-    assert is_async(Called())
-    assert is_async(functools.partial(functools.partial(function), 1))
-    assert not is_async(Called)
-    assert not is_async(print)
-
-
-def test_names_of_the_package_are_imported_when_they_are_asked_for() -> None:
-    program = "import sys, task_tracker.worker; print(*(name for name in sys.modules if 'worker.' in name))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert done.stdout.split() == []
-    assert set(package.__all__) <= set(dir(package))
-    assert all(getattr(package, name).__name__ == name for name in package.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = package.Nothing
