@@ -161,6 +161,16 @@ class Place:
     def wait_begun(self, number: int = 1) -> None:
         wait_for(lambda: len(self.lines("begin")) >= number, f"{number} handlers have begun")
 
+    def times_begun(self, task: TaskRecord) -> int:
+        """How often its handler has begun, under attempts that grow.
+
+        Their numbers say nothing more: what was claimed by a process whose loop then did not run for a second, on a
+        busy machine, was given back, and the claim after it has the next number.
+        """
+        attempts = [line["attempt"] for line in self.lines("begin") if line["task"] == task.task_id]
+        assert attempts == sorted(set(attempts)), f"attempts began as {attempts}"
+        return len(attempts)
+
     def wait_ended(self, task: TaskRecord) -> TaskRecord:
         return self.tracker.wait(task.task_id, **OWNER, timeout=PATIENCE_SECONDS)
 

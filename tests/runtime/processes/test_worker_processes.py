@@ -12,8 +12,9 @@ from tests.core.support import OWNER
 from tests.runtime.processes.program import Place, wait_for
 from tests.runtime.processes.tasks import go
 
-TERMS_TO_OUTLIVE: Final = [(1.5, 0.1), pytest.param((6.0, 2.0), marks=pytest.mark.slow)]
-"""Leases and heartbeats for those who wait longer than a lease."""
+TERMS_TO_OUTLIVE: Final = [(4.0, 0.2), pytest.param((12.0, 2.0), marks=pytest.mark.slow)]
+"""Leases and heartbeats for those who wait longer than a lease: a process that a busy machine has let stand still for
+that long has lost its tasks, as it should."""
 
 
 def test_what_a_killed_worker_held_is_settled_by_another(place: Place) -> None:
@@ -27,9 +28,7 @@ def test_what_a_killed_worker_held_is_settled_by_another(place: Place) -> None:
     with place.start():
         assert place.wait_ended(once).error_code == "holder_lost"
         assert place.wait_ended(again).status is TaskStatus.COMPLETED
-    begun = place.lines("begin")
-    assert [line["attempt"] for line in begun if line["task"] == again.task_id] == [1, 2]
-    assert [line["attempt"] for line in begun if line["task"] == once.task_id] == [1]
+    assert (place.times_begun(again), place.times_begun(once)) == (2, 1)
     assert [(line["task"], line["code"]) for line in place.lines("on_failure")] == [
         (once.task_id, "holder_lost")
     ]
@@ -59,17 +58,17 @@ def test_a_frozen_worker_is_fenced_off_when_it_wakes(place: Place) -> None:
 def test_a_task_that_kills_its_worker_ends_after_three_attempts(place: Place) -> None:
     """[D012] A supervisor starts the worker again each time it dies."""
     task = place.submit("crash")
-    for number in range(1, 4):
+    for number in (1, 2, 3):
         with place.start() as worker:
             assert worker.wait() == 9
-        assert [line["attempt"] for line in place.lines("begin")] == list(range(1, number + 1))
+        assert place.times_begun(task) == number
         assert place.seen(task).status is TaskStatus.RUNNING
         place.expire()
     with place.start() as worker:
         ended = place.wait_ended(task)
         assert worker.terminate() == 0
     assert (ended.status, ended.error_code) == (TaskStatus.FAILED, "crash_loop")
-    assert len(place.lines("begin")) == 3
+    assert place.times_begun(task) == 3
     assert [line["code"] for line in place.lines("on_failure")] == ["crash_loop"]
 
 
@@ -151,7 +150,8 @@ def test_killed_between_claim_and_start_it_is_offered_again(place: Place) -> Non
     with place.start() as worker:
         assert place.wait_ended(task).status is TaskStatus.COMPLETED
         assert worker.terminate() == 0
-    assert [line["attempt"] for line in place.lines("begin")] == [2]
+    assert place.times_begun(task) == 1
+    assert place.lines("begin")[0]["attempt"] > 1, "the claim of the dead one counts"
 
 
 def test_a_cancel_outlives_everything(place: Place) -> None:
