@@ -69,8 +69,13 @@ def word(document: dict[str, Any] | None) -> str:
 
 
 def words(root: Path) -> dict[str, str]:
-    """Every record in one word."""
-    return {task_id: word(document) for task_id, document in documents(root).items()}
+    """Every record in one word, and every type that is paused."""
+    paused = root / "local" / CONTROL / "paused"
+    types = [path.name for path in paused.iterdir()] if paused.is_dir() else []
+    return {
+        **{task_id: word(document) for task_id, document in documents(root).items()},
+        **{f"type {name}": "paused" for name in types if not name.startswith("~")},
+    }
 
 
 def epoch_of(document: dict[str, Any]) -> int:
@@ -177,6 +182,8 @@ class Watcher:
             if not left:
                 break
         assert not left, f"after {MOST_ROUNDS} rounds there is still {left}"
+        self.store.paused()
+        assert not self.store.facts(), "whoever said something has been dead for days"
         findings = self.store.examine()
         assert not findings, f"examine still finds {findings}"
 
@@ -241,7 +248,8 @@ def _is_unfinished(path: Path) -> bool:
     """Tell whether something below the control directory is there for a while only."""
     if path.is_file():
         mark = path.parent.name == CONTROL and "-" not in path.name  # those that come and go have a token
-        return not mark and path.parent.name != "adopt"
+        is_paused = path.parent.name == "paused" and not path.name.startswith("~")
+        return not mark and not is_paused and path.parent.name != "adopt"
     return "@" in path.name or path.parent.name == "deletes"
 
 

@@ -18,7 +18,7 @@ from task_tracker import transitions
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import StoreUnavailable, TaskTrackerError
 from task_tracker.records import TaskRecord, TaskStatus
-from task_tracker.store import Expired, Lease, LeaseStore, Query, Stored
+from task_tracker.store import Expired, Lease, LeaseStore, Query, Stored, WorkerFact
 from tests.files.support import StepClock
 from tests.lease.faults.aftermath import HEARTBEAT_SECONDS, LEASE_SECONDS, age, key_of, open_lease_store
 
@@ -116,6 +116,16 @@ def waiting(desk: Desk) -> None:
 def waiting_for_workers(desk: Desk) -> None:
     desk.record = record_of(handler_version=1, priority=3)
     desk.store.create(desk.record)
+
+
+def paused(desk: Desk) -> None:
+    waiting_for_workers(desk)
+    desk.store.pause("reindex")
+
+
+def published(desk: Desk) -> None:
+    waiting_for_workers(desk)
+    desk.store.publish(WorkerFact("worker", {"ready": False}, 20.0))
 
 
 def held(desk: Desk) -> None:
@@ -296,6 +306,22 @@ def examine(desk: Desk) -> None:
     desk.store.examine()
 
 
+def pause(desk: Desk) -> None:
+    desk.store.pause("reindex")
+
+
+def unpause(desk: Desk) -> None:
+    desk.store.unpause("reindex")
+
+
+def publish(desk: Desk) -> None:
+    desk.store.publish(WorkerFact("worker", {"ready": True}, 20.0))
+
+
+def withdraw(desk: Desk) -> None:
+    desk.store.withdraw("worker")
+
+
 def write_in_place(desk: Desk) -> None:
     path = desk.root / "local" / "acme" / "tasks" / "alice" / f"{TASK}.json"
     document = path.read_bytes().replace(b'"half"', b'"whole"')
@@ -336,6 +362,11 @@ WRITING: Final = (
     Scene("cancel_what_runs", held, cancel, final="cancelled"),
     Scene("take_over", abandoned, take_over),
     Scene("adopt", written_by_the_persistent_store, adopt),
+    Scene("pause", waiting_for_workers, pause),
+    Scene("unpause", paused, unpause),
+    Scene("publish", waiting_for_workers, publish),
+    Scene("publish_again", published, publish),
+    Scene("withdraw", published, withdraw),
 )
 DELETING: Final = (
     Scene("delete", ended, delete),
