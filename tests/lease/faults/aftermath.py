@@ -182,7 +182,6 @@ class Watcher:
             if not left:
                 break
         assert not left, f"after {MOST_ROUNDS} rounds there is still {left}"
-        self.store.paused()
         assert not self.store.facts(), "whoever said something has been dead for days"
         findings = self.store.examine()
         assert not findings, f"examine still finds {findings}"
@@ -213,6 +212,8 @@ def settle(root: Path, *, torn: bool = False) -> dict[str, str]:
             watcher.report_torn()
         before = words(root)
         watcher.settle()
+        if not torn:  # which type a torn file pauses cannot be said: that is said
+            watcher.store.paused()
     finally:
         watcher.close()
     after = words(root)

@@ -20,10 +20,11 @@ from typing import Final
 
 from tests.lease.faults.aftermath import CONTROL, TERMINAL, settle
 from tests.lease.faults.disk import MODELS, Disk, Model, State, Step, without
-from tests.lease.faults.stories import STORIES, Recorder, Told
+from tests.lease.faults.stories import PAUSED_TYPE, STORIES, Recorder, Told
 
 LEVELS: Final = ("full", "edges", "none")
 MOST_FAILURES: Final = 20
+PAUSED: Final = f"local/{CONTROL}/paused/"
 MARK: Final = f"local/{CONTROL}/format"
 
 
@@ -41,6 +42,7 @@ class Tape:
         self.root = str(root)
         self.steps = list(recorder.ops.steps)
         self.told = recorder.told
+        self.pauses = recorder.pauses
         self.marked_after = recorder.marked_after
         self.histories = _histories(self.steps, self.root)
 
@@ -72,7 +74,18 @@ class Tape:
             reason = self._too_old(path, found.get(path), done)
             if reason is not None:
                 return reason
-        return self._unmarked(state) if done >= self.marked_after else None
+        return self._wrongly_paused(state, done) or (
+            self._unmarked(state) if done >= self.marked_after else None
+        )
+
+    def _wrongly_paused(self, state: State, done: int) -> str | None:
+        """What was said last of a paused type holds, unless somebody was about to change it."""
+        said = [one for one in self.pauses if one.after <= done]
+        if not said or any(one.began < done < one.after for one in self.pauses):
+            return None
+        found = [data for path, data in state.files() if path.startswith(PAUSED) and f"{PAUSED}~" not in path]
+        wanted = [PAUSED_TYPE.encode()] if said[-1].is_paused else []
+        return None if found == wanted else f"in {PAUSED} is {found}, and should be {wanted}"
 
     @staticmethod
     def _unmarked(state: State) -> str | None:
@@ -159,6 +172,12 @@ class Cutter:
         steps = without(tape.steps, dropped)
         later = [dataclasses.replace(told, after=told.after - (told.after > dropped)) for told in tape.told]
         mutant = _Mutant(tape, steps, later)
+        mutant.pauses = [
+            dataclasses.replace(
+                one, began=one.began - (one.began > dropped), after=one.after - (one.after > dropped)
+            )
+            for one in tape.pauses
+        ]
         mutant.marked_after = tape.marked_after - (tape.marked_after > dropped)
         for done, _, state in _cuts(steps, tape.root, since=dropped):
             reason = mutant.broken(state, done)

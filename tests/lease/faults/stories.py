@@ -17,6 +17,9 @@ from tests.lease.faults.aftermath import Watcher, key_of
 from tests.lease.faults.disk import RecordingOps
 from tests.lease.faults.scenes import HANDLER, TASK, Desk, record_of
 
+PAUSED_TYPE: Final = "reindex" * 50
+"""Too long for a name, so that the file that pauses it has to hold it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Told:
@@ -29,6 +32,15 @@ class Told:
     content: bytes | None
 
 
+@dataclasses.dataclass(frozen=True)
+class Paused:
+    """A call that took from ``began`` to ``after`` said that the type is paused, or that it is not any more."""
+
+    began: int
+    after: int
+    is_paused: bool
+
+
 class Recorder:
     """A desk whose system calls are written down, and what was acknowledged in between."""
 
@@ -38,6 +50,7 @@ class Recorder:
         self.durability = durability
         self.desk = Desk(root, ops=self.ops, durability=durability)
         self.told: list[Told] = []
+        self.pauses: list[Paused] = []
         self.marked_after = len(self.ops.steps)
 
     def tell(self, task_id: str = TASK, *, created: bool = False) -> None:
@@ -59,6 +72,11 @@ class Recorder:
     def commit(self, message: str) -> None:
         self.desk.record = self.desk.store.commit(self.desk.held, self.desk.changed(message=message)).record
         self.tell(self.desk.record.task_id)
+
+    def pause(self, is_paused: bool) -> None:
+        began = len(self.ops.steps)
+        (self.desk.store.pause if is_paused else self.desk.store.unpause)(PAUSED_TYPE)
+        self.pauses.append(Paused(began, len(self.ops.steps), is_paused))
 
     def release(self) -> None:
         record = transitions.released(self.desk.record, self.desk.clock.now())
@@ -153,6 +171,12 @@ def unheld(recorder: Recorder) -> None:
     recorder.tell("other", created=True)
 
 
+def pausing(recorder: Recorder) -> None:
+    """A type is paused, resumed, and paused again."""
+    for is_paused in (True, False, True):
+        recorder.pause(is_paused)
+
+
 STORIES: Final[tuple[Callable[[Recorder], None], ...]] = (
     life,
     second_life,
@@ -160,6 +184,7 @@ STORIES: Final[tuple[Callable[[Recorder], None], ...]] = (
     work,
     taken_over,
     unheld,
+    pausing,
 )
 
 
