@@ -284,7 +284,8 @@ class TestForks:
             assert busy.execute("SELECT 1").fetchone() == (1,)
             store._connections.give_back(busy)
             race(*[lambda: store.count("acme", None)] * 3)
-            assert backends(ground) == before
+            assert before <= backends(ground)
+            assert len(backends(ground)) <= 3, "those of the child are gone"
             listed = store.list(Query("acme")).items
             assert [found.record.task_id for found in listed] == ["by the child", record.task_id]
 
