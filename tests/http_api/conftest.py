@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from task_tracker.call_threads import CallThreads
+from tests.postgres.fixtures import ground, grounds
+
+__all__ = ["ground", "grounds", "no_threads_are_left"]
 
 PATIENCE_SECONDS = 30.0
 
