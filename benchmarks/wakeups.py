@@ -1,6 +1,7 @@
-"""Wake-ups: how soon an idle worker has a task that was announced through Redis, against polling, and what that costs.
+"""Wake-ups: how soon an idle worker has a task that was announced by PostgreSQL or Redis, and what that costs.
 
-A Redis server of this benchmark's own is started; where there is none a row says so.
+A Redis server of this benchmark's own is started; PostgreSQL is the server that :mod:`benchmarks.postgres` finds. Where
+there is none a row says so.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Row, directory, microseconds
-from benchmarks.workers import OWNER, PICK_UPS, pick_up, registry
+from benchmarks import postgres
+from benchmarks.measure import Row, directory, microseconds, paired
+from benchmarks.workers import OWNER, PICK_UPS, latency, pick_up, registry
 from stores.files.lease.store import LeaseTaskStore
 from task_tracker import TaskTracker
 from task_tracker.records import TaskKey
@@ -27,17 +30,55 @@ from task_tracker.wakeups import NoWakeUp
 from task_tracker.worker import Event
 
 MOST_OF_POLLING = 0.5
+MOST_MS_NOTIFIED = 10.0
+HOURS = (3600.0, 7200.0)
 ARQ_POLL_SECONDS = 0.5
 """ARQ's own default."""
 
 
 def rows(disk: Path) -> list[Row]:
     """Measure all of it."""
+    return [*_notified(), *_through_redis(disk)]
+
+
+def _through_redis(disk: Path) -> list[Row]:
     binary = shutil.which("redis-server")
     if binary is None:
         return [Row("no figures for Redis: there is no redis-server here", 0.0, "")]
     with directory(disk) as place, _redis(binary, place) as url:
         return [*_woken(disk, url), _arq(disk, url), *_costs(url)]
+
+
+def _notified() -> Iterator[Row]:
+    """The worker and who submits have connections of their own, as two processes have; the worker never polls."""
+    dsn = postgres.server()
+    if dsn is None:
+        yield Row("no figures for NOTIFY: no PostgreSQL answers here", 0.0, "")
+        return
+    from stores.postgres.store import PostgresTaskStore
+
+    for commit in ("on", "off"):
+        with (
+            postgres.schema(dsn, commit) as (schema, inside),
+            postgres.tracker(inside, schema) as worker,
+            postgres.tracker(inside, schema) as submitter,
+            TaskTracker(
+                PostgresTaskStore(inside, schema=schema, listen=False), handlers=registry()
+            ) as silent,
+        ):
+            how = f"NOTIFY, synchronous_commit {commit}"
+            yield latency(worker, submitter, how, MOST_MS_NOTIFIED, poll_seconds=HOURS)
+            with worker.store.watch(lambda _: None):
+                told, untold, ratio = paired(
+                    partial(_submit, submitter, 0), partial(_submit, silent, 0), rounds=10
+                )
+            yield Row(
+                f"submit while somebody listens / without notifications, synchronous_commit {commit}",
+                ratio,
+                "x",
+                None,
+                f"{told:.0f} / {untold:.0f} us",
+            )
 
 
 def _woken(disk: Path, url: str) -> Iterator[Row]:

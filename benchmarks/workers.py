@@ -224,12 +224,17 @@ def _child(root: Path, go: int, told: int) -> int:
 def pick_up(base: Path, wake_up: WakeUp, how: str, target: float) -> Row:
     """From the call of submit to the first line of the handler, by a worker that has been idle for a while."""
     with directory(base) as root, _tracker(LeaseTaskStore(root, durability="none"), wake_up) as tracker:
-        took = sorted(asyncio.run(_latencies(tracker)))
+        return latency(tracker, tracker, how, target)
+
+
+def latency(tracker: TaskTracker, submitter: TaskTracker, how: str, target: float, **options: Any) -> Row:
+    """The same with a worker of ``tracker``, made with ``options``, and tasks that ``submitter`` submits."""
+    took = sorted(asyncio.run(_latencies(tracker, submitter, options)))
     median, worst = statistics.median(took), took[round(len(took) * 0.95)]
     return Row(f"idle pick-up, {how}, p50", median, "ms", target, f"p95 {worst:.1f} ms")
 
 
-async def _latencies(tracker: TaskTracker) -> list[float]:
+async def _latencies(tracker: TaskTracker, submitter: TaskTracker, options: dict[str, Any]) -> list[float]:
     began = asyncio.Event()
     begun_at = 0.0
     pauses = itertools.cycle([0.31, 0.37, 0.43])  # no multiple of a pause between two looks
@@ -241,12 +246,12 @@ async def _latencies(tracker: TaskTracker) -> list[float]:
             began.set()
 
     found = []
-    async with Worker(tracker, hooks=[listen]):
+    async with Worker(tracker, hooks=[listen], **options):
         for number in range(PICK_UPS):
             await asyncio.sleep(next(pauses))
             began.clear()
             before = time.perf_counter()
-            await asyncio.to_thread(_submit(tracker, number))
+            await asyncio.to_thread(_submit(submitter, number))
             await began.wait()
             found.append((begun_at - before) * 1000)
     return found

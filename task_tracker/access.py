@@ -7,6 +7,7 @@ function from record to record (:mod:`task_tracker.transitions`).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from task_tracker.cache import TaskCache
@@ -27,6 +28,7 @@ from task_tracker.outcomes import PendingOutcomes
 from task_tracker.ownership import Ownership, Step
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.store import Lease, LeaseStore, Query, Stored, TaskStore, Unchanged
+from task_tracker.watched import Watched
 
 __all__ = ["RecordAccess", "Step", "check_owner"]
 
@@ -40,6 +42,7 @@ class RecordAccess:
         self.store = store
         self.cache = TaskCache(max_cached)
         self.changes = Changes()
+        self._watched = Watched(store, self.changes)
         self.outcomes = PendingOutcomes(clock)
         self._locks = KeyedLocks()
         self.leases = _leases_of(store)
@@ -50,6 +53,12 @@ class RecordAccess:
             else Ownership(self.leases, self.cache, self._locks, clock, self.note, holder=holder)
         )
         """What this tracker holds, None on a store without leases."""
+
+    @contextlib.contextmanager
+    def awaited(self, key: TaskKey, callback: Callable[[], None]) -> Iterator[None]:
+        """Have ``callback`` called after changes of ``key`` while the block runs; others' too, if the store tells."""
+        with self.changes.subscribed(key, callback), self._watched.awaited():
+            yield
 
     @property
     def _exact(self) -> bool:

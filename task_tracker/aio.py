@@ -402,7 +402,7 @@ class AsyncTaskTracker:
         waiting = Waiting(task_id, self._tracker.clock, timeout, poll_interval)
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        with access.changes.subscribed(key, lambda: _set(changed, loop)):
+        with access.awaited(key, lambda: _set(changed, loop)):
             while True:
                 changed.clear()
                 ended = await self._look(waiting, key)

@@ -1,6 +1,7 @@
 """Who waits for which task in this process, and how they are told.
 
-Owns callbacks, not records. Only a shortcut: changes made by other processes are found by asking the store.
+Owns callbacks, not records. Only a shortcut: changes made by other processes are found by asking the store, unless
+it tells of them (:mod:`task_tracker.watched`).
 """
 
 from __future__ import annotations
@@ -47,5 +48,12 @@ class Changes:
             return
         with self._lock:
             callbacks = list(self._callbacks.get(key, ()))
+        for callback in callbacks:
+            callback()
+
+    def announce_all(self) -> None:
+        """Tell all who wait: nobody knows what has changed."""
+        with self._lock:
+            callbacks = [callback for waiting in self._callbacks.values() for callback in waiting]
         for callback in callbacks:
             callback()

@@ -357,10 +357,13 @@ class TaskStore(ABC):
         """
         raise CapabilityMissing(f"{type(self).__name__} cannot examine itself; look at its place by hand")
 
-    def watch(self, on_change: Callable[[TaskKey], None]) -> AbstractContextManager[None]:
+    def watch(self, on_change: Callable[[TaskKey | None], None]) -> AbstractContextManager[None]:
         """Have ``on_change`` called, in a thread of the store's, for changes by anybody while the block runs.
 
-        A hint: one may be missing, or come twice. Raises CapabilityMissing without ``watch``.
+        Changes are creations and new states; heartbeats and progress are none. A hint: one may be missing, or come
+        twice. None in place of a key: anything may have changed, since the store has only begun to hear, or did not
+        for a while. ``on_change`` must neither block nor raise. Returns at once, also while the store does not
+        answer. Raises CapabilityMissing without ``watch``.
         """
         raise CapabilityMissing(
             f"{type(self).__name__} does not announce changes; poll with get(known=...), as TaskTracker.wait does"
@@ -630,6 +633,25 @@ class LeaseStore(TaskStore):
         life has ended and that were not withdrawn, as ``silent_worker``: that worker died, or cannot reach the store;
         with ``fix`` they are removed. Raises StoreUnavailable rather than return less than there is.
         """
+
+    # ---- telling workers ---------------------------------------------------------------------------------
+
+    def watch_queue(self, on_waiting: Callable[[], None]) -> AbstractContextManager[None]:
+        """Have ``on_waiting`` called, in a thread of the store's, when there may be something new to claim.
+
+        That is when a task for a handler was created pending or given back, and once when the store has begun to hear,
+        or hears again. A hint, and told as :meth:`watch` tells. Raises CapabilityMissing without ``watch``.
+        """
+        raise CapabilityMissing(f"{type(self).__name__} tells nobody of waiting tasks; look with claim()")
+
+    def announce(self, keys: Sequence[TaskKey]) -> None:
+        """Tell those who watch the queue that these tasks wait, which the store has not just been told itself.
+
+        Raises CapabilityMissing without ``watch``, StoreUnavailable.
+        """
+        raise CapabilityMissing(
+            f"{type(self).__name__} tells nobody of waiting tasks; wake workers another way"
+        )
 
 
 class EffectsPlace(NamedTuple):

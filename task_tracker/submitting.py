@@ -288,7 +288,10 @@ class Submitter:
         record = submission.record
         due = record.not_before is None or record.not_before <= self._clock.now()
         if due and record.status is TaskStatus.PENDING and record.handler_version is not None:
-            self._waking.wake((record.key,))
+            if submission.created:
+                self._waking.stored(record.key)
+            else:
+                self._waking.wake((record.key,))
         return submission
 
 

@@ -50,7 +50,7 @@ from task_tracker.store import (
 )
 from task_tracker.submitting import RESUME_OF, RETRY_OF, Again, Order, Submission, Submitter, new_record
 from task_tracker.waiting import Contending, Waiting
-from task_tracker.wakeups import NoWakeUp, WakeUp, Waking
+from task_tracker.wakeups import WakeUp, Waking, own_wake_up
 
 __all__ = ["TaskTracker"]
 
@@ -80,8 +80,9 @@ class TaskTracker:
     name that others read when they meet a task that this tracker holds; by itself host and process.
     ``start_within_seconds``: how long a task may stay pending before the reconciler fails it; None for ever.
     ``handlers``: what :meth:`submit` knows of the code that works on tasks. ``wake_up``: how workers learn that
-    something was submitted; None leaves it to them to look. ``max_payload_bytes``, ``max_checkpoint_bytes`` and
-    ``max_result_bytes``: what submitted tasks and their handlers may store, as JSON.
+    something was submitted; None means the store's own way if it has one, and otherwise leaves it to them to look.
+    ``max_payload_bytes``, ``max_checkpoint_bytes`` and ``max_result_bytes``: what submitted tasks and their handlers
+    may store, as JSON.
     """
 
     def __init__(
@@ -128,7 +129,9 @@ class TaskTracker:
         self.handlers = handlers if handlers is not None else HandlerRegistry()
         """The handlers that this tracker knows."""
         self.handlers.freeze()
-        self.waking = Waking(wake_up if wake_up is not None else NoWakeUp(clock), clock)
+        self.waking = Waking(
+            wake_up if wake_up is not None else own_wake_up(self.access.leases, clock), clock
+        )
         """For the layers above: how workers are woken."""
         self._submitter = Submitter(access, clock, self.handlers, self.waking, self.sizes)
         self._coordination = Coordination(access.store, access.leases, self.waking)
@@ -569,9 +572,9 @@ class TaskTracker:
     ) -> TaskRecord:
         """Return the task once it has ended. ``timeout`` and ``poll_interval`` are seconds.
 
-        Ends of this process's own tasks are noticed at once, others by polling (by itself every 0.02 s at
-        first, 0.5 s later). Raises TaskNotFound at once for an unknown task, TimeoutError, and
-        StoreUnavailable if the store has not answered for a minute.
+        Ends of this process's own tasks are noticed at once, those of others when the store tells (``postgres``) or
+        by polling (by itself every 0.02 s at first, 0.5 s later). Raises TaskNotFound at once for an unknown task,
+        TimeoutError, and StoreUnavailable if the store has not answered for a minute.
         """
         key = self.access.resolve_to_write(task_id, account_id, user_id)
         waiting = Waiting(task_id, self.clock, timeout, poll_interval)
@@ -584,7 +587,7 @@ class TaskTracker:
                 written = True
                 changed.notify_all()
 
-        with self.access.changes.subscribed(key, wake):
+        with self.access.awaited(key, wake):
             while True:
                 written = False
                 ended = waiting.look(lambda: self.get(key.task_id, key.account_id, key.user_id))

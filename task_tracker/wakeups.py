@@ -11,6 +11,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Final, Protocol
 
@@ -19,8 +20,9 @@ from task_tracker.errors import SettingsError
 from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
 from task_tracker.redaction import redact_text
+from task_tracker.store import LeaseStore
 
-__all__ = ["InProcessWakeUp", "NoWakeUp", "WakeUp", "Waking", "open_wake_up"]
+__all__ = ["InProcessWakeUp", "NoWakeUp", "StoreWakeUp", "WakeUp", "Waking", "open_wake_up", "own_wake_up"]
 
 _log = logging.getLogger("task_tracker")
 
@@ -124,6 +126,56 @@ class NoWakeUp(InProcessWakeUp):
         """Do nothing."""
 
 
+class StoreWakeUp(InProcessWakeUp):
+    """Woken by a store that tells of waiting tasks itself (:meth:`LeaseStore.watch_queue`), whoever stored them.
+
+    The store listens from the first :meth:`wait` until :meth:`interrupt`, or until it is closed.
+    """
+
+    def __init__(self, store: LeaseStore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store = store
+        super().__init__(clock)
+
+    def renew(self) -> None:
+        """Begin anew: what listened is in the parent."""
+        super().renew()
+        self._watching = threading.Lock()
+        self._watch: AbstractContextManager[None] | None = None
+
+    def wake(self, keys: Sequence[TaskKey]) -> None:
+        """Have the store tell all workers. Raises StoreUnavailable."""
+        self._store.announce(keys)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait to be woken; see :meth:`WakeUp.wait`. Who begins to listen is woken once, for what was missed."""
+        with self._watching:
+            if self._watch is None:
+                watch = self._store.watch_queue(self.heard)
+                watch.__enter__()
+                self._watch = watch
+                self.heard()
+        return super().wait(seconds)
+
+    def interrupt(self) -> None:
+        """End all waits, and listen no more until somebody waits again; see :meth:`WakeUp.interrupt`."""
+        with self._watching:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.__exit__(None, None, None)
+        super().interrupt()
+
+    def heard(self) -> None:
+        """Wake who waits here; the store calls it."""
+        super().wake(())
+
+
+def own_wake_up(store: LeaseStore | None, clock: Clock) -> WakeUp:
+    """Return the way that ``store`` has of its own; :class:`NoWakeUp` if it has none."""
+    if store is not None and store.capabilities.watch:
+        return StoreWakeUp(store, clock)
+    return NoWakeUp(clock)
+
+
 class Waking:
     """Wakes others, whatever that meets: what is counted and logged does not fail whoever stored a task.
 
@@ -146,6 +198,13 @@ class Waking:
         """Make a new lock: the parent's may have been held. What hangs hangs there."""
         self._lock = threading.Lock()
         self._late: set[_Call] = set()
+
+    def stored(self, key: TaskKey) -> bool:
+        """Wake others for a task that has just been stored; False if that failed.
+
+        A store that tells of it by itself has done so in the same transaction.
+        """
+        return isinstance(self.wake_up, StoreWakeUp) or self.wake((key,))
 
     def wake(self, keys: Sequence[TaskKey]) -> bool:
         """Wake others for these tasks; False if that failed, or has not come to an end within the time it has."""

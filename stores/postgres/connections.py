@@ -81,7 +81,7 @@ def _bounded(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, An
 Opener = Callable[[], BoundedConnection]
 
 
-def opener(dsn: str, *, connect_seconds: float, statement_seconds: float) -> Opener:
+def opener(dsn: str, *, connect_seconds: float, statement_seconds: float, setting: str = "dsn") -> Opener:
     """Return what opens connections to ``dsn``. Raises SettingsError if that is no connection string.
 
     The connection string is kept here and shown nowhere.
@@ -91,7 +91,8 @@ def opener(dsn: str, *, connect_seconds: float, statement_seconds: float) -> Ope
     except psycopg.Error:
         # The driver's message quotes parts of it.
         raise SettingsError(
-            "storage.task_tracker.dsn is no PostgreSQL connection string; give postgresql://user:password@host/database"
+            f"storage.task_tracker.{setting} is no PostgreSQL connection string; give "
+            "postgresql://user:password@host/database"
         ) from None
     defaults = {
         **_KEEPALIVE,

@@ -16,7 +16,7 @@ import psycopg
 
 from stores.postgres.connections import BoundedConnection, Connections
 from stores.postgres.statements import Statements
-from stores.postgres.trouble import is_conflict, is_forgotten, is_lost, unavailable
+from stores.postgres.trouble import is_conflict, is_forgotten, is_full, is_lost, unavailable
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import StoreUnavailable
 from task_tracker.forks import renew_after_fork
@@ -67,12 +67,14 @@ class Session:
         *,
         again: bool,
         explicit: bool,
+        quiet: bool = False,
     ) -> None:
         self.connection = connection
         self.again = again
         self._statements = statements
         self._beginning = beginning
         self._explicit = explicit
+        self._quiet = quiet
 
     def one(self, name: str, params: dict[str, Any] | None = None) -> Row | None:
         """Run a named statement and return its first row, None if there is none."""
@@ -90,6 +92,8 @@ class Session:
         if self._explicit:
             with self.transaction():
                 return self._execute(name, params)
+        if self._quiet and params is not None and "news" in params:
+            params = {**params, "news": None}
         return self.connection.execute(self._statements[name], params if params is not None else {})
 
     @contextlib.contextmanager
@@ -114,7 +118,7 @@ class Database:
     """Where sessions come from. Thread-safe.
 
     ``prepare`` is called with the first connection of the process: it raises if the tables are not what this code
-    expects.
+    expects. ``tells``: writes tell those who listen.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class Database:
         lock_seconds: float,
         statement_seconds: float,
         prepare: Callable[[BoundedConnection], None],
+        tells: bool = True,
     ) -> None:
         self.connections = connections
         self.statements = statements
@@ -132,6 +137,7 @@ class Database:
         self._prepare = prepare
         self._prepared = False
         self._explicit = False
+        self._tells = tells
         self.renew()
         renew_after_fork(self)
 
@@ -150,11 +156,12 @@ class Database:
 
     def _run(self, what: str, work: Callable[[Session], _T], *, writes: bool, repeats: bool = True) -> _T:
         lost = conflicts = plans = 0
+        quiet = not self._tells
         while True:
             connection = self._connected(what, maybe=writes and lost > 0)
             try:
                 self._check(connection)
-                return work(self._session(connection, again=lost > 0))
+                return work(self._session(connection, again=lost > 0, quiet=quiet))
             except psycopg.Error as error:
                 if is_forgotten(error) and (plans := plans + 1) < _TRIES:
                     self._forget_plans(connection)  # nothing has happened yet
@@ -164,6 +171,9 @@ class Database:
                     if conflicts < _TRIES:
                         continue
                     raise unavailable(error, what) from error
+                if is_full(error) and not quiet:
+                    quiet = True  # a session that hears nothing more must not keep others from writing
+                    continue
                 gone = is_lost(error, connection)
                 if gone:
                     lost += 1
@@ -186,8 +196,10 @@ class Database:
             self.connections.forget_idle()
         connection.close()
 
-    def _session(self, connection: BoundedConnection, *, again: bool) -> Session:
-        return Session(connection, self.statements, self._beginning, again=again, explicit=self._explicit)
+    def _session(self, connection: BoundedConnection, *, again: bool, quiet: bool) -> Session:
+        return Session(
+            connection, self.statements, self._beginning, again=again, explicit=self._explicit, quiet=quiet
+        )
 
     def _connected(self, what: str, *, maybe: bool) -> BoundedConnection:
         try:

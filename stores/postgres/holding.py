@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stores.postgres.database import Session
-from stores.postgres.rows import Row, RowVersion, missing, said
+from stores.postgres.rows import Row, RowVersion, missing, said_since
 from task_tracker.errors import LeaseHeld
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Stored
@@ -55,15 +55,25 @@ def intent_of(record: TaskRecord) -> float | None:
     return record.updated_at if record.cancel_requested_at is None else record.cancel_requested_at
 
 
-def write_kept(session: Session, record: TaskRecord) -> Stored:
-    """Write the record of a locked row; its lease goes on."""
-    return _written(record, session.one("keep", said(record)))
+def write_kept(session: Session, record: TaskRecord, *, before: str) -> Stored:
+    """Write the record of a locked row, whose lease goes on; ``before`` is the state it had."""
+    return _written(record, session.one("keep", said_since(record, before)))
 
 
-def write_free(session: Session, record: TaskRecord, attempt: Attempt, lease_seconds: float) -> Stored:
-    """Write the record of a locked row, which nobody holds afterwards; ``attempt`` is the last one."""
+def write_free(
+    session: Session,
+    record: TaskRecord,
+    attempt: Attempt,
+    lease_seconds: float,
+    *,
+    before: str | None = None,
+) -> Stored:
+    """Write the record of a locked row, which nobody holds afterwards; ``attempt`` is the last one.
+
+    ``before`` is the state it had; None if somebody had it, so that it is news in any case.
+    """
     params = {
-        **said(record),
+        **said_since(record, before),
         "epoch": attempt.epoch,
         "attempts": attempt.count,
         "lease_seconds": lease_seconds,

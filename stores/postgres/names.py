@@ -20,7 +20,7 @@ __all__ = ["DEFAULT_PREFIX", "DEFAULT_SCHEMA", "Names"]
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_PREFIX: Final = "task_tracker_"
 
-_OBJECTS: Final = ("tasks", "deletions", "paused", "workers", "migrations", "may_create")
+_OBJECTS: Final = ("tasks", "deletions", "paused", "workers", "listeners", "migrations", "may_create")
 _INDEX: Final = "index_"
 _LONGEST_NAME: Final = 63  # bytes; what is longer is cut off without a word
 _LONGEST_PREFIX: Final = 40
@@ -48,8 +48,12 @@ class Names:
         digest = hashlib.sha256("\0".join((self.schema, self.prefix, *parts)).encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
+    def channel(self, name: str) -> str:
+        """Return the name of a channel for notifications, which are common to all schemas of a database."""
+        return f"task_tracker_{name}_{self.lock_key('channel', name) % 2**64:016x}"
+
     def fill(self, text: str, fragments: dict[str, sql.Composable] | None = None) -> sql.Composed:
-        """Return SQL with the names in braces filled in: tables and functions, indexes, locks, ``fragments``."""
+        """Return SQL with the names in braces filled in: tables, indexes, locks, channels, ``fragments``."""
         wanted = {field for _, field, _, _ in Formatter().parse(text) if field is not None}
         known = fragments if fragments is not None else {}
         return sql.SQL(text).format(
@@ -63,6 +67,8 @@ class Names:
             return sql.Identifier(self.prefix + name.removeprefix(_INDEX))
         if name.endswith("_lock"):
             return sql.Literal(self.lock_key(name))
+        if name.endswith("_channel"):
+            return sql.Literal(self.channel(name.removesuffix("_channel")))
         if name == "schema":
             return sql.Identifier(self.schema)
         raise LookupError(f"no SQL of this store knows {{{name}}}")

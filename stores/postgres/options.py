@@ -17,7 +17,9 @@ from task_tracker.store import StoreOptions, lease_terms
 
 __all__ = ["PostgresSettings"]
 
-_KNOWN: Final = ("connect_seconds", "pool_size", "schema", "statement_seconds", "table_prefix")
+_KNOWN: Final = (
+    *("connect_seconds", "listen", "listen_dsn", "pool_size", "schema", "statement_seconds", "table_prefix"),
+)
 _PLACE: Final = "storage.task_tracker.options"
 
 
@@ -34,6 +36,10 @@ class PostgresSettings:
     """How long a statement may take, its waits for locks included."""
     lock_seconds: float = defaults.LOCK_TIMEOUT_SECONDS
     """How long a statement waits for somebody else's transaction, and a call for a connection."""
+    listen: bool = True
+    """Whether writes tell those who listen, and those who wait listen."""
+    listen_dsn: str | None = dataclasses.field(default=None, repr=False)
+    """A way to the same database that leads through no pooler in transaction mode. None: ``dsn`` is one."""
     lease_seconds: float = defaults.LEASE_SECONDS
     heartbeat_seconds: float | None = None
 
@@ -46,6 +52,14 @@ class PostgresSettings:
         if isinstance(self.pool_size, bool) or not isinstance(self.pool_size, int) or self.pool_size < 1:
             raise SettingsError(
                 f"{_PLACE}.pool_size is {self.pool_size!r}; give a whole number of at least 1"
+            )
+        if not isinstance(self.listen, bool):
+            raise SettingsError(f"{_PLACE}.listen is {self.listen!r}; give true or false")
+        if self.listen_dsn is not None and (
+            not isinstance(self.listen_dsn, str) or not self.listen_dsn.strip()
+        ):
+            raise SettingsError(
+                f"{_PLACE}.listen_dsn is no text; give postgresql://user:password@host/database"
             )
         for name in ("connect_seconds", "statement_seconds", "lock_seconds"):
             value = getattr(self, name)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from stores.postgres.database import Database, Session
 from stores.postgres.fresh import Fresh, Known
 from stores.postgres.holding import check_free, intent_of, locked, write_free, write_kept
-from stores.postgres.rows import Row, Rows, RowVersion, is_storable, missing, said
+from stores.postgres.rows import Row, Rows, RowVersion, is_storable, missing, news_of, said, said_since
 from task_tracker import transitions
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord, LeaseLost, StoreUnavailable
@@ -123,10 +123,11 @@ class Ownership:
             "epochs": [attempt.epoch for _, attempt in taken],
             "tokens": [attempt.token for _, attempt in taken],
             "attempts": [attempt.count for _, attempt in taken],
+            "news": [news_of(key) for key in keys],
             "holder": holder,
             "lease_seconds": self._lease_seconds,
         }
-        revisions: dict[str, int] = dict(session.all("hold_all", params))
+        revisions: dict[str, int] = {row[0]: row[1] for row in session.all("hold_all", params)}
         assert len(revisions) == len(taken), "the rows are locked"
         return [
             (_lease(record, attempt), Stored(record, RowVersion(revisions[attempt.token])))
@@ -153,7 +154,7 @@ class Ownership:
             record = (
                 record.changed(attempt=attempt) if over else transitions.claimed(record, row.now, attempt)
             )
-            found = session.one("hold", {**said(record), **params})
+            found = session.one("hold", {**said_since(record, row.status), **params})
         else:
             found = session.one("hold_as_it_is", {**row.key._asdict(), **params})
         assert found is not None, "the row is locked"
@@ -272,7 +273,7 @@ class Ownership:
             intent = row.now if row.status == TaskStatus.CANCELLING else None
         record = record.changed(creation=row.creation)
         if how == "commit":
-            return write_kept(session, transitions.under_intent(record, intent))
+            return write_kept(session, transitions.under_intent(record, intent), before=row.status)
         if how == "release":
             record = transitions.given_back(record, intent)
         return write_free(session, record, attempt, self._lease_seconds)
@@ -304,7 +305,7 @@ class Ownership:
                 if record is old:
                     return stored
                 if held:
-                    return write_kept(session, record)
+                    return write_kept(session, record, before=row.status)
                 attempt = transitions.next_attempt(old.attempt, token, above=row.epoch)
                 return write_free(session, record.changed(attempt=attempt), attempt, self._lease_seconds)
 

@@ -268,7 +268,7 @@ class Records:
                 last = transitions.carried_on(old.attempt, said_elsewhere)
                 attempt = transitions.next_attempt(last, token, above=row.epoch)
                 new = record.changed(attempt=attempt, creation=row.creation)
-                return write_free(session, new, attempt, self._lease_seconds)
+                return write_free(session, new, attempt, self._lease_seconds, before=row.status)
 
         return self._database.write(f"update task {key.task_id}", work)
 

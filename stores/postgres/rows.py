@@ -21,6 +21,7 @@ from task_tracker.redaction import clean_text
 from task_tracker.store import Stored, Version
 
 __all__ = [
+    "ANYTHING",
     "Row",
     "RowVersion",
     "Rows",
@@ -29,13 +30,19 @@ __all__ = [
     "is_storable",
     "kind_of",
     "missing",
+    "news_of",
     "revision_of",
     "said",
+    "said_since",
 ]
 
 LONGEST_ID: Final = 500
 """Bytes of an id. Three of them go into one entry of an index, which takes 2,700."""
 NO_REVISION: Final = -1
+ANYTHING: Final = "[]"
+"""The news of a task whose ids are too long to be told."""
+_LONGEST_NEWS: Final = 7000
+"""Bytes. A notification takes 7,999 of the database's encoding."""
 
 _RUNS: Final = (TaskStatus.RUNNING, TaskStatus.CANCELLING)
 
@@ -98,7 +105,10 @@ class Rows:
 
 
 def said(record: TaskRecord) -> dict[str, Any]:
-    """Return the parameters of the fragments ``said``, ``values`` and ``of_key``. Raises InvalidTaskId, ValueError."""
+    """Return the parameters of the fragments ``said``, ``values``, ``told`` and ``of_key``.
+
+    Raises InvalidTaskId, ValueError.
+    """
     check_long(record.task_type, "task_type")
     status = record.status
     return {
@@ -115,7 +125,20 @@ def said(record: TaskRecord) -> dict[str, Any]:
         "not_before": record.not_before,
         "ended_at": record.updated_at if status.is_terminal else None,
         "runs": status in _RUNS,
+        "waits": status is TaskStatus.PENDING and record.handler_version is not None,
+        "news": news_of(record.key),
     }
+
+
+def said_since(record: TaskRecord, before: str | None) -> dict[str, Any]:
+    """Return the same for a write that is no news if ``before`` is the state that the record has; None: it is."""
+    return {**said(record), **({"news": None} if before == record.status.value else {})}
+
+
+def news_of(key: TaskKey) -> str:
+    """Return what is told of a task: ids and nothing else, since whoever may connect to the database can listen."""
+    told = orjson.dumps(list(key)).decode()
+    return told if len(told.encode()) <= _LONGEST_NEWS else ANYTHING
 
 
 def kind_of(task_type: str, resource_id: str | None) -> bytes:

@@ -5,9 +5,13 @@ Owns the seam and how its parts are put together: the operations are in :mod:`st
 the database, and nobody else.
 """
 
+# long: one method for each operation of the seam, most of it docstrings
+
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import psycopg
@@ -16,13 +20,14 @@ from stores.postgres.connections import BoundedConnection, Connections, Opener, 
 from stores.postgres.database import Database
 from stores.postgres.examination import Examination
 from stores.postgres.fresh import Fresh
+from stores.postgres.listening import Listener
 from stores.postgres.migrating import Migrations
 from stores.postgres.names import Names
 from stores.postgres.options import PostgresSettings
 from stores.postgres.ownership import Ownership
 from stores.postgres.queue import Queue
 from stores.postgres.records import Records
-from stores.postgres.rows import Rows
+from stores.postgres.rows import Rows, news_of
 from stores.postgres.statements import Statements
 from stores.postgres.trouble import unavailable
 from stores.postgres.upkeep import Upkeep
@@ -59,10 +64,13 @@ class PostgresTaskStore(LeaseStore):
     :meth:`prepare`. ``pool_size`` is how many connections this process may have at once. A statement takes
     ``statement_seconds`` at most, and waits ``lock_timeout_seconds`` for others' transactions. ``open_connection``
     takes the place of ``dsn`` (for tests). No connection is opened before it is needed.
+
+    With ``listen`` writes tell those who listen, and this store listens while somebody watches it, on a connection of
+    its own: to ``listen_dsn``, which a pooler in between makes necessary, or else to ``dsn``.
     """
 
     capabilities = Capabilities(
-        durable=True, shared=True, exclusive_create=True, compare_and_set=True, leases=True
+        durable=True, shared=True, exclusive_create=True, compare_and_set=True, leases=True, watch=True
     )
 
     def __init__(
@@ -75,6 +83,8 @@ class PostgresTaskStore(LeaseStore):
         connect_seconds: float = PostgresSettings.connect_seconds,
         statement_seconds: float = PostgresSettings.statement_seconds,
         lock_timeout_seconds: float = defaults.LOCK_TIMEOUT_SECONDS,
+        listen: bool = True,
+        listen_dsn: str | None = None,
         lease_seconds: float = defaults.LEASE_SECONDS,
         heartbeat_seconds: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -87,6 +97,8 @@ class PostgresTaskStore(LeaseStore):
             connect_seconds=connect_seconds,
             statement_seconds=statement_seconds,
             lock_seconds=lock_timeout_seconds,
+            listen=listen,
+            listen_dsn=listen_dsn,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
         )
@@ -109,6 +121,17 @@ class PostgresTaskStore(LeaseStore):
             lock_seconds=settings.lock_seconds,
             statement_seconds=settings.statement_seconds,
             prepare=self._migrations.check,
+            tells=settings.listen,
+        )
+        if not settings.listen:
+            self.capabilities = dataclasses.replace(self.capabilities, watch=False)
+        self._listener = Listener(
+            database,
+            names,
+            open_connection
+            if settings.listen_dsn is None
+            else _listening_opener(settings, settings.listen_dsn),
+            direct=settings.listen_dsn is not None,
         )
         rows = Rows(names.table("tasks"))
         fresh = Fresh(clock)
@@ -129,7 +152,35 @@ class PostgresTaskStore(LeaseStore):
 
     def close(self) -> None:
         """Close all connections; see :meth:`TaskStore.close`."""
+        self._listener.stop()
         self._connections.close()
+
+    # ---- listening -----------------------------------------------------------------------------------
+
+    @property
+    def listen_failures(self) -> int:
+        """How often this process could not listen, or not any more. What it does not hear is found by looking."""
+        return self._listener.failures
+
+    def watch(self, on_change: Callable[[TaskKey | None], None]) -> AbstractContextManager[None]:
+        """Listen for changes while the block runs; see :meth:`TaskStore.watch`."""
+        return self._listener.watching(on_change) if self.capabilities.watch else super().watch(on_change)
+
+    def watch_queue(self, on_waiting: Callable[[], None]) -> AbstractContextManager[None]:
+        """Listen for tasks that wait; see :meth:`LeaseStore.watch_queue`."""
+        return (
+            self._listener.watching_queue(on_waiting)
+            if self.capabilities.watch
+            else super().watch_queue(on_waiting)
+        )
+
+    def announce(self, keys: Sequence[TaskKey]) -> None:
+        """Tell workers that these tasks wait; see :meth:`LeaseStore.announce`."""
+        if not self.capabilities.watch:
+            super().announce(keys)
+        params = {"news": news_of(keys[0])} if keys else {}
+        if params:  # whoever hears of one looks for all
+            self._database.write("tell workers", lambda session: session.all("announce", params))
 
     # ---- records -------------------------------------------------------------------------------------
 
@@ -325,6 +376,15 @@ class PostgresSchema:
         self._connections.close()
 
 
+def _listening_opener(settings: PostgresSettings, dsn: str) -> Opener:
+    return opener(
+        dsn,
+        connect_seconds=settings.connect_seconds,
+        statement_seconds=settings.statement_seconds,
+        setting="options.listen_dsn",
+    )
+
+
 def _on(connections: Connections, what: str, work: Callable[[BoundedConnection], _T]) -> _T:
     try:
         connection = connections.take()
@@ -347,6 +407,8 @@ def open_postgres(options: StoreOptions) -> PostgresTaskStore:
         connect_seconds=settings.connect_seconds,
         statement_seconds=settings.statement_seconds,
         lock_timeout_seconds=settings.lock_seconds,
+        listen=settings.listen,
+        listen_dsn=settings.listen_dsn,
         lease_seconds=settings.lease_seconds,
         heartbeat_seconds=settings.heartbeat_seconds,
         clock=options.clock,

@@ -13,7 +13,7 @@ import psycopg
 from task_tracker.errors import StoreUnavailable
 from task_tracker.redaction import redact_text
 
-__all__ = ["TooLong", "is_conflict", "is_forgotten", "is_lost", "unavailable"]
+__all__ = ["TooLong", "is_conflict", "is_forgotten", "is_full", "is_lost", "unavailable"]
 
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: nothing was written, and another try may well succeed."""
@@ -47,6 +47,11 @@ def is_forgotten(error: psycopg.Error) -> bool:
     """Tell whether the server has no plan any more for a statement that it had prepared; it was not executed."""
     stale = error.sqlstate == _NOT_SUPPORTED and "cached plan" in str(error)
     return stale or error.sqlstate in _NO_STATEMENT
+
+
+def is_full(error: psycopg.Error) -> bool:
+    """Tell whether the queue of notifications is full, which undid everything."""
+    return error.sqlstate == "54000"
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:

@@ -146,7 +146,7 @@ class _AsSaid(TaskStore):
     def examine(self, *, fix: bool = False) -> Sequence[Finding]:
         return self.inner.examine(fix=fix)
 
-    def watch(self, on_change: Callable[[TaskKey], None]) -> AbstractContextManager[None]:
+    def watch(self, on_change: Callable[[TaskKey | None], None]) -> AbstractContextManager[None]:
         return self.inner.watch(on_change)
 
     def close(self) -> None:

@@ -250,7 +250,7 @@ class FaultyStore(TaskStore):
         """See :meth:`TaskStore.examine`."""
         return self._call("examine", lambda: self.inner.examine(fix=fix))
 
-    def watch(self, on_change: Callable[[TaskKey], None]) -> AbstractContextManager[None]:
+    def watch(self, on_change: Callable[[TaskKey | None], None]) -> AbstractContextManager[None]:
         """Watch the inner store; never fails by plan."""
         return self.inner.watch(on_change)
 
@@ -272,6 +272,14 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
     def claim(self, key: TaskKey | None = None, **asked: Any) -> tuple[Lease, Stored] | None:
         """See :meth:`LeaseStore.claim`."""
         return self._call("claim", lambda: self.inner.claim(key, **asked))
+
+    def watch_queue(self, on_waiting: Callable[[], None]) -> AbstractContextManager[None]:
+        """Watch the inner store's queue; never fails by plan."""
+        return self.inner.watch_queue(on_waiting)
+
+    def announce(self, keys: Sequence[TaskKey]) -> None:
+        """See :meth:`LeaseStore.announce`."""
+        self._call("announce", lambda: self.inner.announce(keys))
 
     def renew(self, lease: Lease) -> None:
         """See :meth:`LeaseStore.renew`."""

@@ -19,7 +19,7 @@ from stores.postgres.names import Names
 from stores.postgres.store import PostgresTaskStore
 from task_tracker.clock import SYSTEM_CLOCK
 
-TABLES = ("tasks", "deletions", "paused", "workers")
+TABLES = ("tasks", "deletions", "paused", "workers", "listeners")
 Control = psycopg.Connection[tuple[Any, ...]]
 
 _numbers = itertools.count(1)

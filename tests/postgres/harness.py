@@ -95,7 +95,7 @@ class PostgresHarness(StoreHarness):
             }
         else:
             columns = said(record)
-            for name in ("account_id", "user_id", "task_id", "record", "runs"):
+            for name in ("account_id", "user_id", "task_id", "record", "runs", "waits", "news"):
                 del columns[name]
             columns["unreadable"] = False
         columns = {**columns, "creation": (record and record.creation) or "planted", "record": text}

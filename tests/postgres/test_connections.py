@@ -231,7 +231,7 @@ class TestTime:
             record = asleep.create(make(handler_version=1)).record
             database = asleep._database
             connection = database.connections.take()
-            session = database._session(connection, again=False)
+            session = database._session(connection, again=False, quiet=False)
 
             def lock_and_sleep() -> None:
                 with session.transaction():

@@ -49,12 +49,26 @@ def test_columns_are_described_in_the_database_too(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["connect_seconds", "pool_size", "schema", "statement_seconds", "table_prefix"]
+    "name",
+    [
+        "connect_seconds",
+        "listen",
+        "listen_dsn",
+        "pool_size",
+        "schema",
+        "statement_seconds",
+        "table_prefix",
+    ],
 )
 def test_every_option_is_described(name: str) -> None:
     assert f"`options.{name}`" in PAGE
     settings = PostgresSettings.of(StoreOptions(dsn="host=h"))
-    default = getattr(settings, name, None) or getattr(settings.names, name.removeprefix("table_"))
+    shown = {"listen": "true", "listen_dsn": "dsn"}
+    default = (
+        shown.get(name)
+        or getattr(settings, name, None)
+        or getattr(settings.names, name.removeprefix("table_"))
+    )
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `options.{name}`"))
     assert re.search(
         rf"\| `?\"?{default:g}\b" if isinstance(default, float) else rf"\| `?\"?{default}\b", row

@@ -68,7 +68,7 @@ class TestFirstBoot:
     def test_eight_processes_at_once_and_again(self, bare: Ground) -> None:
         """Each step is applied by one of them, and all are content. [D107]"""
         context = multiprocessing.get_context("spawn")
-        for expected in ([newest_migration(bare.names)], []):
+        for expected in (newest_migration(bare.names), 0):
             start, answers = context.Event(), context.Queue()
             crew = [
                 context.Process(target=migrate_in_a_process, args=(bare.dsn, bare.names, start, answers))
@@ -83,7 +83,7 @@ class TestFirstBoot:
                 process.close()
             answers.close()
             answers.join_thread()
-            assert [number for number in got if number != 0] == expected
+            assert sum(got) == expected, got
         assert [number for number, _ in applied(bare)] == [*range(1, newest_migration(bare.names) + 1)]
 
     def test_a_later_version_joins_in_the_middle(self, bare: Ground, later: Path) -> None:
@@ -96,7 +96,10 @@ class TestFirstBoot:
 
         outcomes = race(*([lambda: apply(old)] * 4), *([lambda: apply(new)] * 4))
         names = [name for outcome in outcomes if isinstance(outcome, list) for name in outcome]
-        assert sorted(names) == [step.name for step in new.steps]
+        # An older one may have applied some, and been refused when it came to the next.
+        assert len(names) == len({*names})
+        assert applied(bare) == [(step.number, step.name) for step in new.steps]
+        assert new.steps[-1].name in names
         refused = [outcome for outcome in outcomes if not isinstance(outcome, list)]
         assert all(isinstance(outcome, SettingsError) for outcome in refused), refused
         assert outcomes[4:] == [outcome for outcome in outcomes[4:] if isinstance(outcome, list)]

@@ -79,10 +79,16 @@ def test_environment_is_enough(bare: Ground, monkeypatch: pytest.MonkeyPatch) ->
             for options, complaint in [
                 (
                     {"colour": 1},
-                    "the postgres backend has no option 'colour'; it knows connect_seconds, pool_size",
+                    "the postgres backend has no option 'colour'; it knows connect_seconds, listen",
                 ),
                 ({"pool_size": 0}, "options.pool_size is 0; give a whole number of at least 1"),
                 ({"pool_size": True}, "options.pool_size is True"),
+                ({"listen": "yes"}, "options.listen is 'yes'; give true or false"),
+                ({"listen_dsn": 5}, "options.listen_dsn is no text"),
+                (
+                    {"listen_dsn": f"nonsense {SECRET}"},
+                    "options.listen_dsn is no PostgreSQL connection string",
+                ),
                 (
                     {"statement_seconds": -1},
                     "options.statement_seconds is -1; give a number of seconds above 0",

@@ -12,13 +12,13 @@ lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 
 -- name: hold
 -- Claim a row that is locked, and write its record.
-UPDATE {tasks} t SET {said}, {held} WHERE {of_key} RETURNING t.revision
+UPDATE {tasks} t SET {said}, {held} WHERE {of_key} RETURNING t.revision, {told}
 
 -- name: hold_fresh
 -- Claim a row that nobody has touched since this process created it.
 UPDATE {tasks} t SET {said}, {held}
 WHERE {of_key} AND t.revision = %(revision)s AND t.epoch = %(before)s AND t.token IS NULL
-RETURNING t.revision
+RETURNING t.revision, {told}
 
 -- name: hold_all
 -- Claim rows that are locked, each with its record: of what is said of them only the state changes.
@@ -29,10 +29,13 @@ SET record = s.record::json, revision = DEFAULT, status = 'running',
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 FROM unnest(
     %(account_ids)s::text[], %(user_ids)s::text[], %(task_ids)s::text[], %(records)s::text[],
-    %(epochs)s::bigint[], %(tokens)s::text[], %(attempts)s::bigint[]
-) AS s (account_id, user_id, task_id, record, epoch, token, attempts)
+    %(epochs)s::bigint[], %(tokens)s::text[], %(attempts)s::bigint[], %(news)s::text[]
+) AS s (account_id, user_id, task_id, record, epoch, token, attempts, news)
 WHERE t.account_id = s.account_id AND t.user_id = s.user_id AND t.task_id = s.task_id
-RETURNING t.token, t.revision
+RETURNING t.token, t.revision,
+    CASE WHEN s.news IS NOT NULL AND EXISTS (
+        SELECT FROM {listeners} l WHERE l.until > clock_timestamp() AND l.changes
+    ) THEN pg_notify({changes_channel}, s.news) IS NOT NULL END
 
 -- name: hold_as_it_is
 -- Claim a row that is locked; its record stays.
@@ -51,7 +54,8 @@ UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(k
 
 -- name: give_up
 -- The last write under a lease: the end, or the return of the task to the others.
-UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s) RETURNING t.revision
+UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s)
+RETURNING t.revision, {told}
 
 -- name: of_tokens
 SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = ANY(%(tokens)s)

@@ -46,12 +46,22 @@ since = CASE WHEN %(runs)s THEN coalesce(t.since, clock_timestamp()) END,
 heartbeat_at = CASE WHEN %(runs)s THEN clock_timestamp() END,
 lease_expires_at = CASE WHEN %(runs)s THEN clock_timestamp() + make_interval(secs => %(lease_seconds)s) END
 
+-- fragment: told
+-- Tells those who listen, when this is committed and not before: of a task that waits for a worker all of them, of
+-- another change those who wait for changes. Where nobody listens nothing is sent: commits with a notification go one by
+-- one, in the whole cluster.
+CASE WHEN %(news)s::text IS NOT NULL THEN (
+    SELECT pg_notify(CASE WHEN n.waits THEN {waiting_channel} ELSE {changes_channel} END, %(news)s::text) IS NOT NULL
+    FROM (SELECT %(waits)s AND coalesce(%(not_before)s::float8 <= {unix_now}, true) AS waits) n
+    WHERE EXISTS (SELECT FROM {listeners} l WHERE l.until > clock_timestamp() AND (n.waits OR l.changes))
+) END
+
 -- name: create
 WITH gate AS MATERIALIZED (SELECT {may_create}(%(account_id)s, %(user_id)s) AS open),
 added AS (
     INSERT INTO {tasks} ({columns}) SELECT {values} FROM gate WHERE gate.open
     ON CONFLICT (account_id, user_id, task_id) DO NOTHING
-    RETURNING revision
+    RETURNING revision, {told} AS told
 )
 SELECT gate.open, (SELECT revision FROM added), {unix_now} FROM gate
 
@@ -71,7 +81,7 @@ added AS (
     INSERT INTO {tasks} ({columns}) SELECT {values} FROM gate, asked
     WHERE gate.open AND NOT asked.blocked AND NOT asked.taken
     ON CONFLICT DO NOTHING
-    RETURNING revision
+    RETURNING revision, {told} AS told
 )
 SELECT gate.open, asked.blocked, asked.taken, (SELECT revision FROM added), {unix_now} FROM gate, asked
 
@@ -86,11 +96,12 @@ SELECT {row} FROM {tasks} t WHERE {of_key} FOR UPDATE
 
 -- name: keep
 -- Write a record that is locked; whoever holds it goes on.
-UPDATE {tasks} t SET {said} WHERE {of_key} RETURNING t.revision
+UPDATE {tasks} t SET {said} WHERE {of_key} RETURNING t.revision, {told}
 
 -- name: free
 -- Write a record that is locked; nobody holds it afterwards.
-UPDATE {tasks} t SET {said}, {nobody}, epoch = %(epoch)s, attempts = %(attempts)s WHERE {of_key} RETURNING t.revision
+UPDATE {tasks} t SET {said}, {nobody}, epoch = %(epoch)s, attempts = %(attempts)s WHERE {of_key}
+RETURNING t.revision, {told}
 
 -- name: delete
 DELETE FROM {tasks} t WHERE {of_key}

@@ -101,6 +101,24 @@ DELETE FROM {workers} w WHERE w.name IN (
     LIMIT %(limit)s
 )
 
+-- name: listen
+-- Say that somebody listens, and have him hear himself: then he knows that he hears others. Who did not say it for long
+-- is forgotten.
+WITH forgotten AS (
+    DELETE FROM {listeners} l WHERE l.until < clock_timestamp() - interval '1 hour' AND l.name <> %(name)s
+)
+INSERT INTO {listeners} AS l (name, changes, until)
+VALUES (%(name)s, %(changes)s, clock_timestamp() + make_interval(secs => %(seconds)s))
+ON CONFLICT (name) DO UPDATE SET changes = excluded.changes, until = excluded.until
+RETURNING CASE WHEN %(probe)s::text IS NOT NULL THEN pg_notify({waiting_channel}, %(probe)s::text) IS NOT NULL END
+
+-- name: listen_no_more
+DELETE FROM {listeners} l WHERE l.name = %(name)s
+
+-- name: announce
+SELECT pg_notify({waiting_channel}, %(news)s::text)
+WHERE EXISTS (SELECT FROM {listeners} l WHERE l.until > clock_timestamp())
+
 -- ---- examination ----------------------------------------------------------------------------------------
 
 -- name: every

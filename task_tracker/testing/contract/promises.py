@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+from queue import SimpleQueue
 from typing import Final, get_type_hints
 
 import pytest
 
 from task_tracker.errors import CapabilityMissing
-from task_tracker.records import TaskStatus
+from task_tracker.records import TaskKey, TaskStatus
 from task_tracker.registry import open_store
 from task_tracker.store import Capabilities, LeaseStore, Query, StoreOptions, TaskStore
 from task_tracker.testing.answers import fetch, listed
@@ -37,16 +37,39 @@ class PromisesContract(ContractFixtures):
         assert opened.capabilities.leases == isinstance(opened, LeaseStore)
 
     def test_changes_are_announced_by_stores_that_say_so(self, store: TaskStore, make: RecordMaker) -> None:
-        """``watch``, in both directions."""
+        """``watch``, in both directions. Once it hears, it tells of the very task."""
         if not store.capabilities.watch:
             with pytest.raises(CapabilityMissing), store.watch(lambda _: None):
                 pass
             return
-        heard = threading.Event()
-        record = make()
-        with store.watch(lambda key: heard.set() if key == record.key else None):
+        heard: SimpleQueue[TaskKey | None] = SimpleQueue()
+        with store.watch(heard.put):
+            record = store.create(make()).record
+            assert heard.get(timeout=PATIENCE_SECONDS) in (None, record.key)  # it may only have begun to hear
+            record = store.create(make()).record
+            while heard.get(timeout=PATIENCE_SECONDS) != record.key:
+                pass
+
+    def test_waiting_tasks_are_announced_by_stores_that_say_so(
+        self, store: TaskStore, make: RecordMaker
+    ) -> None:
+        """``watch_queue`` and ``announce``, in both directions."""
+        if not isinstance(store, LeaseStore):
+            return
+        record = make(handler_version=1)
+        if not store.capabilities.watch:
+            with pytest.raises(CapabilityMissing), store.watch_queue(lambda: None):
+                pass
+            with pytest.raises(CapabilityMissing):
+                store.announce([record.key])
+            return
+        heard: SimpleQueue[None] = SimpleQueue()
+        with store.watch_queue(lambda: heard.put(None)):
             store.create(record)
-            assert heard.wait(PATIENCE_SECONDS)
+            heard.get(timeout=PATIENCE_SECONDS)  # of it, or that it has begun to hear
+            for _ in range(3):
+                store.announce([record.key])
+                heard.get(timeout=PATIENCE_SECONDS)
 
     def test_active_task_of_a_kind_is_found(self, store: TaskStore, make: RecordMaker) -> None:
         """The newest of that owner, type and resource, also without a resource; None when all have ended. [D066]"""

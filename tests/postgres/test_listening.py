@@ -1,0 +1,538 @@
+"""Notifications: who hears of what, what is never sent, and what becomes of those who cannot hear."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from stores.postgres import listening
+from stores.postgres.connections import BoundedConnection, Opener, opener
+from stores.postgres.database import Session
+from stores.postgres.rows import ANYTHING, news_of
+from stores.postgres.store import PostgresTaskStore
+from task_tracker import transitions
+from task_tracker.clock import SYSTEM_CLOCK
+from task_tracker.errors import CapabilityMissing
+from task_tracker.records import TaskKey, TaskStatus
+from task_tracker.testing import RecordMaker
+from task_tracker.testing.answers import claimed_by
+from tests.core.support import PATIENCE
+from tests.postgres.grounds import Ground
+from tests.postgres.pooling import pooled
+from tests.postgres.test_connections import backends
+from tests.runtime.workers import no_thread_is_left
+
+Heard = SimpleQueue[TaskKey | None]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    with no_thread_is_left():
+        yield
+
+
+@contextmanager
+def hearing(store: PostgresTaskStore) -> Iterator[Heard]:
+    """Watch ``store``; the block begins when it hears."""
+    heard: Heard = SimpleQueue()
+    begins = not store._listener.hearing.is_set()
+    with store.watch(heard.put):
+        if begins:
+            assert heard.get(timeout=PATIENCE) is None
+        yield heard
+
+
+class Ear:
+    """What is sent, heard without this library; with ``counted`` writers know that somebody listens."""
+
+    def __init__(self, ground: Ground, *, counted: bool = True) -> None:
+        self._ground = ground
+        self._connection = psycopg.connect(ground.dsn, autocommit=True)
+        for name in ("waiting", "changes"):
+            channel = sql.Identifier(ground.names.channel(name))
+            self._connection.execute(sql.SQL("LISTEN {}").format(channel))
+        if counted:
+            ground.run("INSERT INTO {listeners} VALUES ('ear', true, 'infinity')")
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Return what was sent since this was called last, as (channel, payload)."""
+        mark = SYSTEM_CLOCK.new_token()
+        self._connection.execute(
+            "SELECT pg_notify(%s, %s)", [self._ground.names.channel("changes"), mark]
+        )  # comes last
+        said: list[tuple[str, str]] = []
+        for one in self._connection.notifies(timeout=PATIENCE):
+            if one.payload == mark:
+                return said
+            said.append((one.channel.split("_")[2], one.payload))
+        raise AssertionError("the mark was not heard")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def ear(ground: Ground) -> Iterator[Ear]:
+    with closing(Ear(ground)) as ear:
+        yield ear
+
+
+@pytest.fixture
+def store(ground: Ground) -> Iterator[PostgresTaskStore]:
+    with closing(ground.store()) as store:
+        yield store
+
+
+@contextmanager
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        for name in ("_SHORTEST_PAUSE_SECONDS", "_LONGEST_PAUSE_SECONDS", "_POOLER_PAUSE_SECONDS"):
+            patch.setattr(listening, name, 0.001)
+        yield
+
+
+# ---- what is told ------------------------------------------------------------------------------------------
+
+
+def test_life_of_a_task_as_it_is_told(store: PostgresTaskStore, ear: Ear, make: RecordMaker) -> None:
+    """Its states, each once: not its heartbeats, not its progress, and never what is in it. [D112] [D155]"""
+    record = store.create(make(handler_version=1, payload_json=b'"secret"')).record
+    news = news_of(record.key)
+    assert ear.heard() == [("waiting", news)]
+    lease, stored = claimed_by(store, record.key)
+    assert ear.heard() == [("changes", news)]
+    for _ in range(3):
+        store.renew(lease)
+        stored = store.commit(lease, stored.record.changed(message="on its way", progress=50.0))
+    assert ear.heard() == []
+    store.release(lease, transitions.released(stored.record, stored.record.updated_at))
+    assert ear.heard() == [("waiting", news)]
+    lease, stored = claimed_by(store, record.key)
+    store.request_cancel(record.key)
+    assert ear.heard() == [("changes", news)] * 2
+    store.request_cancel(record.key)
+    store.renew(lease)
+    assert ear.heard() == []
+    store.end(lease, transitions.cancelled(stored.record, stored.record.updated_at))
+    assert ear.heard() == [("changes", news)]
+
+
+def test_tasks_without_a_handler_wake_no_worker(
+    store: PostgresTaskStore, ear: Ear, make: RecordMaker
+) -> None:
+    """Nor do those whose time has not come."""
+    plain, later = store.create(make()).record, store.create(make(handler_version=1, not_before=4e9)).record
+    due = store.create(make(handler_version=1, not_before=1.0)).record
+    assert ear.heard() == [
+        ("changes", news_of(plain.key)),
+        ("changes", news_of(later.key)),
+        ("waiting", news_of(due.key)),
+    ]
+    store.update(plain.changed(message="half way"), expected=None)
+    assert ear.heard() == []
+    store.request_cancel(plain.key)
+    assert ear.heard() == [("changes", news_of(plain.key))]
+
+
+def test_nothing_is_sent_while_nobody_listens(
+    ground: Ground, store: PostgresTaskStore, make: RecordMaker
+) -> None:
+    """Commits that notify wait for each other, in the whole cluster."""
+    with closing(Ear(ground, counted=False)) as ear:
+        record = store.create(make(handler_version=1)).record
+        store.announce([record.key])
+        store.request_cancel(record.key)
+        assert ear.heard() == []
+        ground.run("INSERT INTO {listeners} VALUES ('worker', false, 'infinity')")
+        record = store.create(make(handler_version=1)).record
+        store.request_cancel(record.key)  # of that nobody wants to know
+        assert ear.heard() == [("waiting", news_of(record.key))]
+        ground.run("UPDATE {listeners} SET until = clock_timestamp()")
+        store.create(make(handler_version=1))
+        assert ear.heard() == []
+
+
+def test_creation_that_is_rolled_back_wakes_nobody(
+    store: PostgresTaskStore, ear: Ear, make: RecordMaker
+) -> None:
+    """The word goes out with the commit. [D118]"""
+    born, params = store._records._born(make(handler_version=1), alone=False)
+
+    def undone(session: Session) -> None:
+        with session.transaction():
+            assert session.one("create", params) is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store._database.write("create and undo", undone)
+    assert ear.heard() == []
+    created = store.create(born).record
+    assert ear.heard() == [("waiting", news_of(created.key))]
+
+
+def test_a_thousand_creations_in_one_transaction(
+    store: PostgresTaskStore, ear: Ear, make: RecordMaker
+) -> None:
+    """Payloads do not matter, ids are short enough. [D112]"""
+    records = [make(handler_version=1, payload_json=b'"' + b"x" * 10_000 + b'"') for _ in range(1000)]
+
+    def all_of_them(session: Session) -> None:
+        with session.transaction():
+            for record in records:
+                session.one("create", store._records._born(record, alone=False)[1])
+
+    store._database.write("create many", all_of_them)
+    assert ear.heard() == [("waiting", news_of(record.key)) for record in records]
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", '"', "\N{BALLOON}"])
+def test_longest_ids_can_be_told(
+    store: PostgresTaskStore, ear: Ear, make: RecordMaker, character: str
+) -> None:
+    """Or it is told that anything may have changed. [D112]"""
+    long = character * (500 // len(character.encode()))
+    record = store.create(make(long, account_id=long, user_id=long)).record
+    ((_, payload),) = ear.heard()
+    assert payload == news_of(record.key)
+    assert len(payload.encode()) < 8000
+    assert (payload == ANYTHING) == (character == "\x01")
+
+
+def test_full_queue_of_notifications_fails_no_write(ground: Ground, ear: Ear, make: RecordMaker) -> None:
+    """It fills up when some session neither hears nor ends. Simulated: it takes eight gigabytes. [D112]"""
+    refused = []
+
+    class Full(BoundedConnection):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            if isinstance(params, dict) and params.get("news") is not None:
+                refused.append(params["news"])
+                super().execute(
+                    "DO $$ BEGIN RAISE 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$"
+                )
+            return super().execute(query, params, **options)
+
+    plain = opener(ground.dsn, connect_seconds=5, statement_seconds=30)
+
+    def full() -> BoundedConnection:
+        connection = plain()
+        connection.__class__ = Full
+        return connection
+
+    with closing(ground.store(open_connection=full)) as store:
+        record = store.create(make(handler_version=1)).record
+        lease, stored = claimed_by(store, record.key)
+        store.end(lease, transitions.completed(stored.record, stored.record.updated_at, b"1"))
+    assert len(refused) == 3
+    assert ear.heard() == []
+
+
+# ---- who hears it ------------------------------------------------------------------------------------------
+
+
+def test_others_hear_of_a_task(ground: Ground, store: PostgresTaskStore, make: RecordMaker) -> None:
+    """By its key, and whoever has left hears nothing more. [D121]"""
+    with closing(ground.store()) as other:
+        with hearing(other) as heard, hearing(other) as heard_too:
+            record = store.create(make()).record
+            assert (heard.get(timeout=PATIENCE), heard_too.get(timeout=PATIENCE)) == (record.key, record.key)
+        with hearing(other) as again:
+            store.request_cancel(record.key)
+            assert again.get(timeout=PATIENCE) == record.key
+        with pytest.raises(Empty):
+            heard.get_nowait()
+
+
+def test_what_is_alien_or_comes_twice_harms_nobody(
+    ground: Ground, store: PostgresTaskStore, make: RecordMaker
+) -> None:
+    """Anybody who may connect to the database can send."""
+    key = TaskKey("acme", "alice", "task-1")
+    aliens = [
+        "",
+        "hello",
+        "1",
+        "{}",
+        "[1,2,3]",
+        '["a","b"]',
+        '["a","b","c","d"]',
+        '["a", "b", "c"]',
+        "[" * 5000,
+    ]
+    with hearing(store) as heard:
+        waiting: SimpleQueue[None] = SimpleQueue()
+        with store.watch_queue(lambda: waiting.put(None)):
+            for payload in (*aliens, news_of(key), news_of(key), ANYTHING):
+                for channel in ("waiting", "changes"):
+                    ground.run("SELECT pg_notify(%s, %s)", ground.names.channel(channel), payload)
+            told = set()
+            while None not in told:
+                told.add(heard.get(timeout=PATIENCE))
+            assert told == {key, None}
+            waiting.get(timeout=PATIENCE)
+
+
+def test_one_connection_while_somebody_wants_to_know(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None before, none when the store is closed, and none once nobody has wanted to know for a while."""
+    with closing(ground.store(pool_size=1)) as store:
+        store.prepare()
+        before = backends(ground)
+        with hearing(store):
+            (mine,) = backends(ground) - before
+            with hearing(store), store.watch_queue(lambda: None):
+                assert backends(ground) == before | {mine}
+            assert ground.run("SELECT changes FROM {listeners}") == [(True,)]
+        assert store._listener.running
+        monkeypatch.setattr(listening, "_LINGER_SECONDS", 0.0)
+        store._listener._ring()
+        assert store._listener.end_soon(PATIENCE)
+        assert ground.run("SELECT count(*) FROM {listeners}") == [(0,)]
+        with hearing(store):
+            pass
+    until_gone(ground)
+
+
+def until_gone(ground: Ground) -> None:
+    """Return once the server has seen that all connections are closed."""
+    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
+    while backends(ground):
+        assert SYSTEM_CLOCK.monotonic() < deadline, "a connection is left"
+    assert ground.run("SELECT count(*) FROM {listeners}") == [(0,)]
+
+
+def test_it_says_so_again_and_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a word to itself if it is quiet, so that a connection which is dead without a sign is found out."""
+    monkeypatch.setattr(listening, "_RENEW_SECONDS", 0.01)
+    with closing(ground.store()) as store, closing(Ear(ground, counted=False)) as ear, hearing(store):
+        (first,) = ground.run("SELECT until FROM {listeners}")
+        while ground.run("SELECT until FROM {listeners}") <= [first]:
+            pass
+        while not ear.heard():
+            pass
+        assert store.listen_failures == 0
+
+
+def test_who_was_stopped_for_long_looks_again(
+    store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers have taken it for gone, and told it nothing. [D108]"""
+    with hearing(store) as heard:
+        monkeypatch.setattr(listening, "_RENEW_SECONDS", 0.0)
+        monkeypatch.setattr(listening, "_GONE_SECONDS", 0.0)
+        store._listener._renew_at = 0.0
+        store._listener._ring()
+        assert heard.get(timeout=PATIENCE) is None
+
+
+# ---- outages -----------------------------------------------------------------------------------------------
+
+
+def listeners(ground: Ground) -> list[int]:
+    rows = ground.run(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'LISTEN%%'",
+        ground.names.schema,
+    )
+    return [pid for (pid,) in rows]
+
+
+def test_terminated_listener_comes_back_and_all_look(
+    ground: Ground,
+    store: PostgresTaskStore,
+    make: RecordMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was said meanwhile is not heard, so everybody is told to look. [D108]"""
+    caplog.set_level(logging.INFO, "task_tracker")
+    with impatient(monkeypatch), hearing(store) as heard:
+        for number in range(1, 6):
+            ground.run("SELECT pg_terminate_backend(pid, 10000) FROM unnest(%s) pid", listeners(ground))
+            record = store.create(make(handler_version=1)).record  # to whoever is there just now
+            while heard.get(timeout=PATIENCE) is not None:
+                pass
+            assert store.listen_failures >= number
+            assert store._listener.hearing.wait(PATIENCE)
+            store.request_cancel(record.key)
+            while heard.get(timeout=PATIENCE) is None:
+                pass
+    events = [getattr(record, "event", None) for record in caplog.records]
+    assert events.count("listen_away") == events.count("listen_back") == 5
+
+
+class Gate:
+    """A way to the server that can be shut."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._plain = opener(ground.dsn, connect_seconds=5, statement_seconds=30)
+        self.is_shut = False
+        self.tries = 0
+
+    def open_one(self) -> BoundedConnection:
+        self.tries += 1
+        if self.is_shut:
+            raise psycopg.OperationalError("connection refused\nIs the server running?")
+        return self._plain()
+
+
+def test_server_that_is_away_for_a_while(
+    ground: Ground, make: RecordMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said once, counted, tried again after pauses that grow; who watches is told to look when it is back. [D108]"""
+    gate = Gate(ground)
+    with impatient(monkeypatch), closing(ground.store(open_connection=gate.open_one)) as store:
+        gate.is_shut = True
+        heard: Heard = SimpleQueue()
+        with store.watch(heard.put):
+            while store.listen_failures < 5:
+                pass
+            assert heard.empty()
+            gate.is_shut = False
+            assert heard.get(timeout=PATIENCE) is None
+            record = store.create(make()).record
+            assert heard.get(timeout=PATIENCE) == record.key
+    said = [record for record in caplog.records if getattr(record, "event", "") == "listen_away"]
+    assert len(said) == 1
+    assert "connection refused" in said[0].getMessage()
+
+
+def test_pauses_between_tries_grow(ground: Ground) -> None:
+    with closing(ground.store()) as store:
+        pauses = [store._listener._next_pause() for _ in range(12)]
+        assert 0.05 <= pauses[0] <= 0.1
+        assert 5.0 <= pauses[-1] <= 10.0
+
+
+def test_store_is_closed_while_the_server_is_away(ground: Ground) -> None:
+    """At once: nobody is waited for, and nothing is left. [D109]"""
+    gate = Gate(ground)
+    store = ground.store(open_connection=gate.open_one)
+    with hearing(store):
+        gate.is_shut = True
+        ground.run("SELECT pg_terminate_backend(pid, 10000) FROM unnest(%s) pid", [*backends(ground)])
+        while not store.listen_failures:
+            pass
+        store.close()
+        assert not store._listener.running
+    tries = gate.tries
+    with store.watch(lambda _: None):
+        assert not store._listener.running
+    assert gate.tries == tries
+
+
+def test_store_is_closed_by_whoever_was_told(ground: Ground, make: RecordMaker) -> None:
+    """On the very thread that listens."""
+    store = ground.store()
+    closed = threading.Event()
+
+    def close(_: TaskKey | None) -> None:
+        store.close()
+        closed.set()
+
+    with store.watch(close):
+        assert closed.wait(PATIENCE)
+
+
+def test_connection_on_which_nothing_is_heard(
+    ground: Ground,
+    make: RecordMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It leads to another database, say: who does not hear himself hears nobody."""
+    monkeypatch.setattr(listening, "_PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(ground.names.__class__, "channel", lambda names, name: f"{name} elsewhere")
+    with impatient(monkeypatch), closing(ground.store()) as store:
+        store.prepare()
+        store._listener._waiting_channel = "another one"
+        with store.watch(lambda _: None):
+            while store.listen_failures < 2:
+                pass
+    assert "nothing is heard on this connection" in caplog.text
+
+
+# ---- poolers -----------------------------------------------------------------------------------------------
+
+
+def through_a_pooler(ground: Ground) -> Opener:
+    return pooled(opener(ground.dsn, connect_seconds=5, statement_seconds=30))
+
+
+def test_behind_a_pooler_it_is_said_that_nothing_is_heard(
+    ground: Ground, make: RecordMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with what to do; no session of the pooler's is made to listen. [D115]"""
+    with (
+        impatient(monkeypatch),
+        closing(ground.store(open_connection=through_a_pooler(ground))) as store,
+        store.watch(lambda _: None),
+    ):
+        while store.listen_failures < 3:
+            pass
+        store.create(make())
+        assert listeners(ground) == []
+    said = [record for record in caplog.records if getattr(record, "event", "") == "listen_away"]
+    assert len(said) == 1
+    assert "options.listen_dsn" in said[0].getMessage()
+
+
+def test_behind_a_pooler_with_a_way_around_it(ground: Ground, make: RecordMaker) -> None:
+    """[D115]"""
+    with (
+        closing(ground.store(open_connection=through_a_pooler(ground), listen_dsn=ground.dsn)) as store,
+        hearing(store) as heard,
+    ):
+        record = store.create(make()).record
+        assert heard.get(timeout=PATIENCE) == record.key
+
+
+def test_listening_can_be_switched_off(ground: Ground, ear: Ear, make: RecordMaker) -> None:
+    """Nobody is told, and nobody listens."""
+    with closing(ground.store(listen=False)) as store:
+        assert not store.capabilities.watch
+        record = store.create(make(handler_version=1)).record
+        store.request_cancel(record.key)
+        assert ear.heard() == []
+        for call in (lambda: store.watch(lambda _: None), lambda: store.watch_queue(lambda: None)):
+            with pytest.raises(CapabilityMissing):
+                call()
+        with pytest.raises(CapabilityMissing):
+            store.announce([record.key])
+
+
+# ---- forks -------------------------------------------------------------------------------------------------
+
+
+def test_forked_child_listens_by_itself(ground: Ground, store: PostgresTaskStore, make: RecordMaker) -> None:
+    """On a connection of its own; its parent goes on hearing on its."""
+    with hearing(store) as heard:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                signal.alarm(round(PATIENCE))
+                mine: Heard = SimpleQueue()
+                with store.watch(mine.put):
+                    assert mine.get(timeout=PATIENCE) is None
+                    os.write(writing, b"!")
+                    while mine.get(timeout=PATIENCE) is None:
+                        pass
+                    assert heard.empty()
+                    code = 0
+            finally:
+                os._exit(code)
+        assert os.read(reading, 1) == b"!"
+        record = store.create(make(status=TaskStatus.COMPLETED)).record
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert heard.get(timeout=PATIENCE) == record.key
+        os.close(reading)
+        os.close(writing)
