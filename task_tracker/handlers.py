@@ -207,9 +207,10 @@ class HandlerRegistry:
     ) -> Handler:
         """Add a handler for tasks of this type and version, and return its row; nothing is imported.
 
-        ``version`` changes when an older handler could not work on the payload. ``max_attempts`` is 1, or 3
-        for an ``idempotent`` handler. Raises SettingsError for a pair that is taken, for a value of another type than
-        the one that is asked for, and for values that cannot work together.
+        ``version`` changes when an older handler could not work on the payload; 0 is for tasks from a table without
+        versions (docs/postgres.md). ``max_attempts`` is 1, or 3 for an ``idempotent`` handler. Raises SettingsError
+        for a pair that is taken, for a value of another type than the one that is asked for, and for values that
+        cannot work together.
         """
         self._check_open()
         name = f"handler {task_type!r}"

@@ -30,6 +30,8 @@ _LOCK_SECONDS: Final = 60.0
 _STATEMENT_SECONDS: Final = 600.0
 _OLDEST_SERVER: Final = 130_000
 _NO_TABLE: Final = ("42P01", "3F000")
+_REFUSED: Final = "TT001"
+"""What migrations raise themselves, with a message that says what to do."""
 
 _TABLE: Final = """\
 CREATE TABLE IF NOT EXISTS {migrations} (
@@ -72,7 +74,17 @@ class Migrations:
                 if error.sqlstate not in _NO_TABLE:
                     raise
                 found = None
-        return self._after(found[0] if found is not None else 0)
+            return self._named(connection, self._after(found[0] if found is not None else 0))
+
+    def _named(self, connection: BoundedConnection, steps: Sequence[Migration]) -> Sequence[Migration]:
+        """Have the first step say so if it will take in an unversioned table."""
+        if not steps or steps[0].number != 1:
+            return steps
+        table = self.names.fill("SELECT to_regclass({tasks_name}) IS NOT NULL")
+        if connection.execute(table).fetchone() != (True,):
+            return steps
+        name = f"{steps[0].name} (takes in the unversioned table {self.names.table('tasks')})"
+        return [steps[0]._replace(name=name), *steps[1:]]
 
     def check(self, connection: BoundedConnection) -> None:
         """Raise SettingsError unless all steps have been applied and no others."""
@@ -113,9 +125,10 @@ class Migrations:
             pending = self._after(done[0])
             if not pending:
                 return []
+            named = self._named(connection, pending)
             connection.execute(self.names.fill(pending[0].text))
             connection.execute(self._note(pending[0]))
-            return [pending[0]]
+            return [*named[:1]]
 
     def script(self) -> str:
         """Return all steps as SQL for whoever may not let a program change tables."""
@@ -171,6 +184,8 @@ def _trouble(what: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        if error.sqlstate == _REFUSED:
+            raise SettingsError(str(error).partition("\n")[0]) from error
         raise unavailable(error, what) from error
 
 

@@ -20,7 +20,16 @@ __all__ = ["DEFAULT_PREFIX", "DEFAULT_SCHEMA", "Names"]
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_PREFIX: Final = "task_tracker_"
 
-_OBJECTS: Final = ("tasks", "deletions", "paused", "workers", "listeners", "migrations", "may_create")
+_OBJECTS: Final = (
+    "tasks",
+    "deletions",
+    "paused",
+    "workers",
+    "listeners",
+    "migrations",
+    "unversioned",
+    "may_create",
+)
 _INDEX: Final = "index_"
 _LONGEST_NAME: Final = 63  # bytes; what is longer is cut off without a word
 _LONGEST_PREFIX: Final = 40
@@ -67,8 +76,14 @@ class Names:
             return sql.Identifier(self.prefix + name.removeprefix(_INDEX))
         if name.endswith("_lock"):
             return sql.Literal(self.lock_key(name))
+        if name.endswith("_name") and name.removesuffix("_name") in _OBJECTS:
+            return sql.Literal(self._meant(name.removesuffix("_name")).as_string(None))
+        if name.endswith("_bare") and name.removesuffix("_bare") in _OBJECTS:
+            return sql.Identifier(self.prefix + name.removesuffix("_bare"))
         if name.endswith("_channel"):
             return sql.Literal(self.channel(name.removesuffix("_channel")))
+        if name == "schema_text":
+            return sql.Literal(self.schema)
         if name == "schema":
             return sql.Identifier(self.schema)
         raise LookupError(f"no SQL of this store knows {{{name}}}")

@@ -1,5 +1,43 @@
 -- The tables of the first version. Braces are names that are filled in, quoted, for the schema and the prefix.
 
+-- A table with the name of ours, and no version beside it, is one that somebody kept tasks in before. It is put aside,
+-- and what is in it is taken in below.
+DO $unversioned$
+DECLARE
+    old regclass := to_regclass({tasks_name});
+    missing text;
+    old_index name;
+BEGIN
+    IF old IS NULL THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = old AND a.attname = 'creation' AND NOT a.attisdropped) THEN
+        RAISE EXCEPTION USING ERRCODE = 'TT001', MESSAGE = format(
+            'the table %s was made by this library, and its table of migrations is missing or empty; restore that too',
+            old);
+    END IF;
+    SELECT string_agg(needed.name, ', ') INTO missing
+    FROM unnest(ARRAY['account_id', 'user_id', 'task_id', 'task_type', 'status', 'created_at', 'updated_at'])
+        AS needed (name)
+    WHERE NOT EXISTS (
+        SELECT FROM pg_attribute a
+        WHERE a.attrelid = old AND a.attname = needed.name AND a.attnum > 0 AND NOT a.attisdropped
+    );
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'TT001', MESSAGE = format(
+            'the table %s is no table of tasks: it lacks %s; rename it, or choose another table_prefix', old, missing);
+    END IF;
+    -- Names of indexes are common to a schema.
+    FOR old_index IN
+        SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = old
+    LOOP
+        EXECUTE format(
+            'ALTER INDEX %I.%I RENAME TO %I', {schema_text}, old_index, left('unversioned_' || old_index, 63));
+    END LOOP;
+    ALTER TABLE {tasks} RENAME TO {unversioned_bare};
+END
+$unversioned$;
+
 CREATE TABLE {tasks} (
     account_id text COLLATE "C" NOT NULL,
     user_id text COLLATE "C" NOT NULL,
@@ -106,3 +144,122 @@ BEGIN
     RETURN NOT EXISTS (SELECT FROM {deletions} d WHERE d.account_id = account AND d.user_id = owner);
 END
 $may_create$;
+
+-- ---- what was in an unversioned table -------------------------------------------------------------------
+
+-- Each row becomes a record of handler version 0, so that a handler of that version works on it and no other one does.
+-- States stay as they are, but that a task whose cancel was wanted is `cancelling`: nobody claims it, and whoever has a
+-- handler for it ends it.
+DO $unversioned$
+DECLARE
+    nameless bigint;
+BEGIN
+    IF to_regclass({unversioned_name}) IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT count(*) INTO nameless FROM {unversioned} u
+    WHERE '' IN (
+        coalesce(trim(u.account_id::text), ''), coalesce(trim(u.user_id::text), ''), coalesce(trim(u.task_id::text), '')
+    );
+    IF nameless > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'TT001', MESSAGE = format(
+            '%s rows of the table %s have no account_id, user_id or task_id; give them one, or delete them',
+            nameless, {tasks_name});
+    END IF;
+    INSERT INTO {tasks} (
+        account_id, user_id, task_id, creation, record, task_type, status, resource_id, kind, blocks, created_at,
+        handler_version, priority, not_before, deferred, ended_at, attempts
+    )
+    SELECT
+        said.account_id, said.user_id, said.task_id, said.creation, written.record::json, said.task_type, said.status,
+        said.resource_id,
+        substr(sha256(convert_to(
+            '[' || to_json(said.task_type)::text || ',' || coalesce(to_json(said.resource_id)::text, 'null') || ']',
+            'UTF8'
+        )), 1, 16),
+        said.is_active OR NOT (said.has_ended OR times.completed_at IS NOT NULL),
+        times.created_at, said.handler_version, said.priority, times.not_before,
+        said.status = 'pending' AND coalesce(times.not_before > extract(epoch FROM clock_timestamp()), false),
+        CASE WHEN said.has_ended THEN times.updated_at END, said.attempts
+    FROM {unversioned} u
+    CROSS JOIN LATERAL (SELECT to_json(u) AS doc) j
+    -- Times may be Unix seconds or time stamps.
+    CROSS JOIN LATERAL (
+        SELECT
+            max(t.seconds) FILTER (WHERE t.name = 'created_at') AS created_at,
+            max(t.seconds) FILTER (WHERE t.name = 'updated_at') AS updated_at,
+            max(t.seconds) FILTER (WHERE t.name = 'not_before') AS not_before,
+            max(t.seconds) FILTER (WHERE t.name = 'started_at') AS started_at,
+            max(t.seconds) FILTER (WHERE t.name = 'completed_at') AS completed_at,
+            max(t.seconds) FILTER (WHERE t.name = 'cancel_requested_at') AS cancel_requested_at
+        FROM (
+            SELECT n.name, CASE json_typeof(j.doc -> n.name)
+                WHEN 'number' THEN (j.doc ->> n.name)::float8
+                WHEN 'string' THEN extract(epoch FROM (j.doc ->> n.name)::timestamptz)::float8
+            END AS seconds
+            FROM unnest(ARRAY[
+                'created_at', 'updated_at', 'not_before', 'started_at', 'completed_at', 'cancel_requested_at'
+            ]) AS n (name)
+        ) t
+    ) times
+    CROSS JOIN LATERAL (
+        SELECT j.doc ->> 'status' IN ('pending', 'running', 'cancelling')
+            AND (times.cancel_requested_at IS NOT NULL OR coalesce((j.doc ->> 'cancel_requested')::boolean, false))
+            AS cancel
+    ) wish
+    CROSS JOIN LATERAL (
+        SELECT
+            j.doc ->> 'account_id' AS account_id, j.doc ->> 'user_id' AS user_id, j.doc ->> 'task_id' AS task_id,
+            j.doc ->> 'task_type' AS task_type, j.doc ->> 'resource_id' AS resource_id,
+            CASE WHEN wish.cancel THEN 'cancelling' ELSE j.doc ->> 'status' END AS status,
+            j.doc ->> 'status' IN ('pending', 'running', 'cancelling') AS is_active,
+            j.doc ->> 'status' IN ('completed', 'failed', 'cancelled') AS has_ended,
+            coalesce((j.doc ->> 'handler_version')::bigint, 0) AS handler_version,
+            coalesce((j.doc ->> 'priority')::bigint, 0) AS priority,
+            coalesce((j.doc ->> 'attempts')::bigint, (j.doc ->> 'status' <> 'pending')::integer) AS attempts,
+            replace(gen_random_uuid()::text, '-', '') AS creation
+    ) said
+    -- The record as the library writes it: first what every record has, then what is there.
+    CROSS JOIN LATERAL (
+        SELECT '{{' || string_agg(to_json(f.name)::text || ':' || f.value::text, ',' ORDER BY f.place, f.name) || '}}' AS record
+        FROM (
+            SELECT * FROM (VALUES
+                (1, 'task_id', to_json(said.task_id)),
+                (2, 'task_type', to_json(said.task_type)),
+                (3, 'status', to_json(said.status)),
+                (4, 'created_at', to_json(times.created_at)),
+                (5, 'updated_at', to_json(times.updated_at)),
+                (6, 'resource_id', coalesce(to_json(said.resource_id), 'null')),
+                (7, 'account_id', to_json(said.account_id)),
+                (8, 'user_id', to_json(said.user_id)),
+                (9, 'result', coalesce(j.doc -> 'result', 'null')),
+                (10, 'error', coalesce(to_json(j.doc ->> 'error'), 'null')),
+                (20, 'handler_version', to_json(said.handler_version)),
+                (21, 'not_before', to_json(times.not_before)),
+                (22, 'started_at', to_json(times.started_at)),
+                (23, 'completed_at', to_json(times.completed_at)),
+                (24, 'cancel_requested_at', to_json(
+                    CASE WHEN said.status = 'cancelling' THEN coalesce(times.cancel_requested_at, times.updated_at)
+                    ELSE times.cancel_requested_at END
+                )),
+                (25, 'creation', to_json(said.creation)),
+                (26, 'attempt', json_build_object(
+                    'epoch', 0, 'token', said.creation, 'holder', '', 'count', said.attempts
+                ))
+            ) AS own (place, name, value)
+            WHERE own.value IS NOT NULL
+            UNION ALL
+            SELECT 11, more.name, j.doc -> more.name
+            FROM unnest(ARRAY[
+                'stage', 'progress', 'message', 'priority', 'timeout_seconds', 'max_attempts', 'error_code', 'meta',
+                'payload'
+            ]) AS more (name)
+            WHERE json_typeof(j.doc -> more.name) <> 'null'
+            UNION ALL
+            SELECT 12, 'private', j.doc -> 'private'
+            WHERE json_typeof(j.doc -> 'private') <> 'null' AND NOT said.has_ended
+        ) f
+    ) written;
+    INSERT INTO {migrations} (number, name) VALUES (0, 'unversioned');
+END
+$unversioned$;
