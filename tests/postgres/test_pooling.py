@@ -9,15 +9,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from stores.postgres import listening
 from stores.postgres.connections import Opener, opener
 from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
 from task_tracker.clock import SYSTEM_CLOCK
+from task_tracker.records import TaskKey
 from task_tracker.testing import LeaseStoreContract, RecordMaker
 from task_tracker.testing.answers import claimed_by
 from task_tracker.testing.contract import unreadable
@@ -126,8 +129,8 @@ def test_database_whose_transactions_are_stricter_by_default(ground: Ground) -> 
 
 
 @contextmanager
-def pgbouncer(program: str, dsn: str) -> Iterator[str]:
-    """Run PgBouncer in transaction mode in front of ``dsn``; give the connection string that leads through it."""
+def pgbouncer(program: str, dsn: str, mode: str = "transaction") -> Iterator[str]:
+    """Run PgBouncer in front of ``dsn``; give the connection string that leads through it."""
     place = conninfo_to_dict(dsn)
     if not str(place.get("host", "")).startswith("127."):
         pytest.skip("the server is not reached over TCP on this host")
@@ -137,7 +140,7 @@ def pgbouncer(program: str, dsn: str) -> Iterator[str]:
         Path(directory, "ini").write_text(
             f"[databases]\n{place['dbname']} = host={place['host']} port={place['port']} user={user}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
-            f"auth_file = {directory}/users\npool_mode = transaction\ndefault_pool_size = 3\n"
+            f"auth_file = {directory}/users\npool_mode = {mode}\ndefault_pool_size = 3\n"
             "server_reset_query = DISCARD ALL\nserver_reset_query_always = 1\n"
         )
         os.chmod(directory, 0o755)  # it refuses to be root
@@ -163,16 +166,46 @@ def pgbouncer(program: str, dsn: str) -> Iterator[str]:
             process.wait(PATIENCE_SECONDS)
 
 
-@pytest.mark.slow
-def test_life_of_tasks_behind_pgbouncer(grounds: Grounds, bare: Ground) -> None:
-    """[D107] [D115]"""
+def _installed() -> str:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("PgBouncer is not installed")
+    return program
+
+
+@pytest.mark.slow
+def test_life_of_tasks_behind_pgbouncer(grounds: Grounds, bare: Ground) -> None:
+    """[D107] [D115]"""
     with (
-        pgbouncer(program, grounds.server) as dsn,
+        pgbouncer(_installed(), grounds.server) as dsn,
         closing(Ground(dsn, bare.names, bare.control).store(pool_size=5)) as store,
     ):
         store.prepare(migrate=True)
         for _ in range(8):
             live(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_listening_behind_pgbouncer(
+    grounds: Grounds, ground: Ground, make: RecordMaker, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """It is found out, and a way around it is used: the server itself, or a pooler that keeps sessions. [D115]"""
+    monkeypatch.setattr(listening, "_PROBE_SECONDS", 1.0)
+    with pgbouncer(_installed(), grounds.server, mode) as dsn:
+        behind = Ground(dsn, ground.names, ground.control)
+        with closing(behind.store()) as store, store.watch(lambda _: None):
+            while not store.listen_failures:
+                pass
+            live(store)
+        for way in (dsn, ground.dsn):
+            heard: SimpleQueue[TaskKey | None] = SimpleQueue()
+            with closing(behind.store(listen_dsn=way)) as store, store.watch(heard.put):
+                if way == dsn and mode == "transaction":
+                    while not store.listen_failures:
+                        pass
+                    live(store)
+                    continue
+                assert heard.get(timeout=PATIENCE_SECONDS) is None
+                record = store.create(make()).record
+                assert heard.get(timeout=PATIENCE_SECONDS) == record.key

@@ -22,7 +22,7 @@ from tests.core.support import OWNER, PATIENCE, background
 from tests.http_api.asking import Client, app_with
 from tests.postgres.grounds import Ground
 from tests.postgres.test_connections import end_sessions
-from tests.postgres.test_listening import impatient, through_a_pooler, until_gone
+from tests.postgres.test_listening import Gate, impatient, through_a_pooler, until_gone
 from tests.postgres.test_settings import section
 from tests.runtime.processes.program import Program
 from tests.runtime.processes.tasks import DIRECTORY
@@ -191,6 +191,27 @@ def test_a_worker_process_of_the_command_line_is_woken(ground: Ground, tmp_path:
             task = tracker.submit("quick", **OWNER)
             assert tracker.wait(task.task_id, **OWNER, timeout=PATIENCE).status == "completed"
         assert worker.terminate() == 0
+
+
+def test_a_worker_whose_server_is_gone_stops(ground: Ground) -> None:
+    """By its deadline, with a task under way: its lease is left to expire, nothing is waited for. [D109]"""
+    gate = Gate(ground)
+
+    async def main() -> None:
+        with tracker_on(ground, open_connection=gate.open_one) as tracker:
+            worker = Worker(tracker, poll_seconds=HOURS)
+            await worker.start()
+            await until(lambda: hears(tracker))
+            tracker.submit("hold", **OWNER)
+            await until(lambda: WORK.runs)
+            gate.is_shut = True
+            await asyncio.to_thread(end_sessions, ground)
+            await until(lambda: store_of(tracker).listen_failures)
+            await worker.stop(0)
+
+    asyncio.run(main())
+    assert ground.run("SELECT status FROM {tasks}") == [("running",)]
+    ground.run("DELETE FROM {listeners}")  # it is believed for a minute that it listens
 
 
 # ---- waiting -----------------------------------------------------------------------------------------------

@@ -74,3 +74,15 @@ def test_task_of_a_worker_that_died_is_tried_again_by_another(crew: Crew, ground
         ended = crew.wait_ended(task)
     assert ended.status is TaskStatus.COMPLETED
     assert WORK.runs == [(task.task_id, 2)]
+
+
+def test_crash_blocks_no_resource_for_longer_than_a_lease(crew: Crew, ground: Ground) -> None:
+    """However long the task was allowed to run. [D120]"""
+    tracker = crew.tracker(registry(timeout_seconds=3600))
+    task = tracker.submit("note", resource_id="r", dedupe=True, **OWNER).record
+    crew.crash(task.key)
+    assert not tracker.submit("note", resource_id="r", dedupe=True, **OWNER).created
+    ground.lapse(31)
+    assert crew.worker(tracker).run_once() == 0
+    assert crew.seen(task).error_code == "holder_lost"
+    assert tracker.submit("note", resource_id="r", dedupe=True, **OWNER).created
