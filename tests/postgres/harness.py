@@ -62,6 +62,7 @@ class PostgresHarness(StoreHarness):
             lease_seconds=LEASE_SECONDS,
             clock=clock,
             open_connection=lambda: nowhere() if self._down else inner(),
+            listen_dsn=self.ground.dsn,  # behind a pooler there has to be another way
         )
         self._clocks[id(store)] = clock
         return store
