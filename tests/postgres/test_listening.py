@@ -127,6 +127,18 @@ def test_life_of_a_task_as_it_is_told(store: PostgresTaskStore, ear: Ear, make: 
     assert ear.heard() == [("changes", news)]
 
 
+def test_claims_are_told_however_they_are_made(store: PostgresTaskStore, ear: Ear, make: RecordMaker) -> None:
+    """From the queue, several at once; but not if the record stays as it is."""
+    records = [store.create(make(handler_version=1)).record for _ in range(4)]
+    ear.heard()
+    assert store.claim(holder="w", task_types=[("reindex", 1)]) is not None
+    assert ear.heard() == [("changes", news_of(records[0].key))]
+    store.claim_several(2, holder="w", task_types=[("reindex", 1)])
+    assert ear.heard() == [("changes", news_of(record.key)) for record in records[1:3]]
+    store.claim(records[3].key, holder="w", count_attempt=False)
+    assert ear.heard() == []
+
+
 def test_tasks_without_a_handler_wake_no_worker(
     store: PostgresTaskStore, ear: Ear, make: RecordMaker
 ) -> None:
