@@ -26,7 +26,7 @@ from benchmarks.workers import OWNER, PICK_UPS, latency, pick_up, registry
 from stores.files.lease.store import LeaseTaskStore
 from task_tracker import TaskTracker
 from task_tracker.records import TaskKey
-from task_tracker.wakeups import NoWakeUp
+from task_tracker.wakeups import InProcessWakeUp, NoWakeUp
 from task_tracker.worker import Event
 
 MOST_OF_POLLING = 0.5
@@ -57,28 +57,37 @@ def _notified() -> Iterator[Row]:
         return
     from stores.postgres.store import PostgresTaskStore
 
-    for commit in ("on", "off"):
-        with (
-            postgres.schema(dsn, commit) as (schema, inside),
-            postgres.tracker(inside, schema) as worker,
-            postgres.tracker(inside, schema) as submitter,
-            TaskTracker(
-                PostgresTaskStore(inside, schema=schema, listen=False), handlers=registry()
-            ) as silent,
-        ):
-            how = f"NOTIFY, synchronous_commit {commit}"
-            yield latency(worker, submitter, how, MOST_MS_NOTIFIED, poll_seconds=HOURS)
-            with worker.store.watch(lambda _: None):
-                told, untold, ratio = paired(
-                    partial(_submit, submitter, 0), partial(_submit, silent, 0), rounds=10
-                )
-            yield Row(
-                f"submit while somebody listens / without notifications, synchronous_commit {commit}",
-                ratio,
-                "x",
-                None,
-                f"{told:.0f} / {untold:.0f} us",
+    with (
+        postgres.schema(dsn, "on") as (schema, inside),
+        postgres.tracker(inside, schema) as worker,
+        postgres.tracker(inside, schema) as submitter,
+        TaskTracker(PostgresTaskStore(inside, schema=schema, listen=False), handlers=registry()) as silent,
+    ):
+        told = latency(worker, submitter, "NOTIFY", MOST_MS_NOTIFIED, poll_seconds=HOURS)
+        yield told
+        inner = InProcessWakeUp()
+        with TaskTracker(
+            PostgresTaskStore(inside, schema=schema), handlers=registry(), wake_up=inner
+        ) as alone:
+            at_once = latency(alone, alone, "within the process", float("inf"), poll_seconds=HOURS)
+        yield Row(
+            "idle pick-up, NOTIFY / in-process wake-up on the same database, p50",
+            told.value / at_once.value,
+            "x",
+            None,
+            f"{told.value:.1f} / {at_once.value:.1f} ms",
+        )
+        with worker.store.watch(lambda _: None):
+            loud, quiet, ratio = paired(
+                partial(_submit, submitter, 0), partial(_submit, silent, 0), rounds=10
             )
+        yield Row(
+            "submit while somebody listens / without notifications",
+            ratio,
+            "x",
+            None,
+            f"{loud:.0f} / {quiet:.0f} us",
+        )
 
 
 def _woken(disk: Path, url: str) -> Iterator[Row]:
