@@ -8,6 +8,7 @@ what handlers write.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -99,6 +100,7 @@ class PostgresTransaction:
         self._own = connection
         self._number = number
         self._is_over = False
+        self._using = threading.Lock()
         self._lent: Lent | AsyncLent = lent(connection, for_loop=for_loop)
         self.connection: Any = self._lent
 
@@ -113,26 +115,28 @@ class PostgresTransaction:
 
     def look(self) -> bool:
         """See :meth:`StoreTransaction.look`."""
-        with _told("look at its lease"):
+        with self._using, _told("look at its lease"):
             return self._source.ownership.look(self._session(), self._lease)
 
     def write(self, how: Write, record: TaskRecord) -> Stored:
         """See :meth:`StoreTransaction.write`."""
         work = self._source.ownership.writing(how, self._lease, record)
-        with _told(f"{how} task {self._lease.key.task_id}"):
+        with self._using, _told(f"{how} task {self._lease.key.task_id}"):
             return work(self._session())
 
     def commit(self) -> None:
         """See :meth:`StoreTransaction.commit`."""
-        self._is_over = True
-        try:
-            self._own.execute(b"COMMIT")
-        except psycopg.Error as error:
-            if self._is_answer(error):
-                raise  # a constraint that was deferred until now: nothing was written
-            raise unavailable(error, "commit a transaction", maybe=True) from error
-        finally:
-            self._source.connections.give_back(self._own)
+        with self._using:
+            if not self._end():
+                raise _rolled_back()
+            try:
+                self._own.execute(b"COMMIT")
+            except psycopg.Error as error:
+                if error.sqlstate is not None and not is_lost(error, self._own):
+                    raise  # a constraint that was deferred until now: nothing was written
+                raise unavailable(error, "commit a transaction", maybe=True) from error
+            finally:
+                self._source.connections.give_back(self._own)
 
     def is_committed(self) -> bool:
         """See :meth:`StoreTransaction.is_committed`."""
@@ -157,21 +161,26 @@ class PostgresTransaction:
         """See :meth:`StoreTransaction.roll_back`."""
         if self._is_over:
             return
-        self._is_over = True
-        if not stop_users(self._own, self._lent.use):
-            self._source.connections.abandon(self._own)
-            return
-        try:
-            self._own.execute(b"ROLLBACK")
-        except psycopg.Error:
-            pass  # the connection is thrown away, and the server undoes it
-        finally:
-            self._source.connections.give_back(self._own)
+        is_free = stop_users(self._own, self._lent.use)
+        with self._using:
+            if not self._end():
+                return
+            if not is_free:
+                self._source.connections.abandon(self._own)
+                return
+            try:
+                self._own.execute(b"ROLLBACK")
+            except psycopg.Error:
+                pass  # the connection is thrown away, and the server undoes it
+            finally:
+                self._source.connections.give_back(self._own)
 
     # ---- within --------------------------------------------------------------------------------------
 
     def _session(self) -> SessionInside:
         """Return a session for the last statements. Raises RuntimeError if the users have left no transaction."""
+        if self._is_over:
+            raise _rolled_back()
         if self._own.info.transaction_status is TransactionStatus.INERROR:
             raise RuntimeError(
                 "a statement of this transaction had failed, so it can only be rolled back; put what may fail into "
@@ -187,8 +196,14 @@ class PostgresTransaction:
             )
         return SessionInside(self._own, self._source.database.statements, "", again=False, explicit=False)
 
-    def _is_answer(self, error: psycopg.Error) -> bool:
-        return error.sqlstate is not None and not is_lost(error, self._own)
+    def _end(self) -> bool:
+        """End it; False if that was done before."""
+        was_over, self._is_over = self._is_over, True
+        return not was_over
+
+
+def _rolled_back() -> StoreUnavailable:
+    return StoreUnavailable("this transaction was rolled back, nothing was written; begin another one")
 
 
 @contextlib.contextmanager
