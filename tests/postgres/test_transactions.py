@@ -59,11 +59,11 @@ def test_rows_and_the_end_of_the_task_are_one(one: Bench) -> None:
 
 def test_rows_and_a_checkpoint_are_one(one: Bench) -> None:
     seen: list[Any] = []
-    blocks = [
-        Block((n,), lambda tx, n=n: tx.checkpoint({"n": n}), lambda ctx: seen.append(ctx.last_checkpoint))
-        for n in (1, 2)
-    ]
-    _, record = one.run(body(*blocks, sync=one.sync))
+
+    def block(n: int) -> Block:
+        return Block((n,), lambda tx: tx.checkpoint({"n": n}), lambda ctx: seen.append(ctx.last_checkpoint))
+
+    _, record = one.run(body(block(1), block(2), sync=one.sync))
     assert one.numbers() == [1, 2]
     assert seen == [{"n": 1}, {"n": 2}]
     assert record.meta["_checkpoint"] == {"n": 2}
@@ -214,8 +214,13 @@ def test_a_deferred_constraint_undoes_everything(one: Bench) -> None:
 
 def test_a_session_that_is_terminated_undoes_everything(one: Bench) -> None:
     """[D006] In the middle of the block. The handler is told, and may do the block again."""
-    blocks = [Block((1,), lambda tx: (tx.complete("never"), one.terminate(tx))), Block((2,), complete)]
-    ended, record = one.run(body(*blocks, sync=one.sync, catch=StoreUnavailable))
+
+    def end_session(tx: Any) -> None:
+        tx.complete("never")
+        one.terminate(tx)
+
+    script = body(Block((1,), end_session), Block((2,), complete), sync=one.sync, catch=StoreUnavailable)
+    ended, record = one.run(script)
     assert [type(error) for error in CAUGHT] == [StoreUnavailable]
     assert one.numbers() == [2]
     assert isinstance(ended.outcome, Done)
