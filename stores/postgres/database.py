@@ -214,6 +214,11 @@ class Database:
             self.connections.forget_idle()
         connection.close()
 
+    def prepare(self) -> None:
+        """Make sure, once, that the tables are what this code expects. Raises as ``prepare`` does, StoreUnavailable."""
+        if not self._prepared:
+            self.read("look at its tables", lambda _: None)
+
     def _session(self, connection: BoundedConnection, *, again: bool) -> Session:
         return Session(connection, self.statements, self._beginning, again=again, explicit=self._explicit)
 

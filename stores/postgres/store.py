@@ -136,7 +136,7 @@ class PostgresTaskStore(LeaseStore):
         """
         if migrate:
             _on(self._connections, "migrate", self._migrations.apply)
-        self._database.read("look at its tables", lambda _: None)
+        self._database.prepare()
 
     def close(self) -> None:
         """Close all connections; see :meth:`TaskStore.close`."""
@@ -271,10 +271,12 @@ class PostgresTaskStore(LeaseStore):
 
     def begin(self, lease: Lease, *, for_loop: bool) -> PostgresTransaction:
         """Begin a transaction of a handler's; see :meth:`HasTransactions.begin`."""
+        self._database.prepare()
         return self._transactions.begin(lease, for_loop=for_loop)
 
     def joined(self, connection: object) -> Records:
         """Return what creates records in the caller's transaction; see :meth:`HasTransactions.joined`."""
+        self._database.prepare()
         database = JoinedDatabase(connection, self._database.statements)
         # What is not committed yet is nothing that this process could claim: it is noted apart.
         return Records(database, self._rows, Fresh(self._clock), self._clock, self.lease_seconds)

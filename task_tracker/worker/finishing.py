@@ -152,7 +152,7 @@ class Finisher:
         except BaseException:
             begun, _ = transaction.taken()
             if begun is not None:
-                self._store_calls.submit(begun.roll_back)
+                attempt.parts.transacting.undo_later(begun)
             raise
         begun, rolled_back = transaction.taken()
         problem = problem or rolled_back

@@ -162,6 +162,11 @@ class Transacting:
         except NoThread:
             begun.roll_back()
 
+    def undo_later(self, begun: StoreTransaction) -> None:
+        """Undo one without waiting for that."""
+        with contextlib.suppress(RuntimeError):  # no thread any more: its session ends with the process
+            self.store_calls.submit(begun.roll_back)
+
     @contextlib.contextmanager
     def _known(self, begun: StoreTransaction) -> Iterator[None]:
         self.under_way.add(begun)
@@ -237,7 +242,7 @@ class Transacting:
                 f"nothing was written, there is no thread to commit it: {error}"
             ) from error
         except asyncio.CancelledError:
-            self.store_calls.submit(begun.roll_back)  # the worker ends, and may not even have begun this
+            self.undo_later(begun)  # the worker ends, and may not even have begun this
             raise
         except StoreUnavailable as error:
             problem = error

@@ -270,6 +270,26 @@ def test_one_that_had_not_happened_raises(one: Bench, say: Callable[[Any], None]
     assert record.meta is None or "_checkpoint" not in record.meta
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2, 3], ids=["limits", "write", "commit"])
+def test_wherever_the_connection_breaks_rows_and_record_agree(one: Bench, nth: int, after: bool) -> None:
+    def inside(tx: Any) -> None:
+        tx.complete("done")
+        one.scissors.cut_at(nth, after=after)
+
+    _, record = one.run(body(Block((1,), inside), sync=one.sync))
+    assert one.scissors.cuts == 1
+    assert (one.numbers() == [1]) == (record.status is TaskStatus.COMPLETED) == (nth == COMMIT and after)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_dead_connection_is_no_trouble_at_the_beginning(one: Bench, after: bool) -> None:
+    blocks = [Block((1,), after=lambda _: one.scissors.cut_at(1, after=after)), Block((2,))]
+    one.run(body(*blocks, sync=one.sync))
+    assert one.scissors.cuts == 1
+    assert one.numbers() == [1, 2]
+
+
 def test_the_answer_is_waited_for(one: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may still be at it, or away."""
     from stores.postgres.transactions import PostgresTransaction
