@@ -144,6 +144,37 @@ def test_one_that_begins_after_its_time_is_refused(ground: Ground) -> None:
         assert record.status is TaskStatus.FAILED
 
 
+@both
+def test_one_that_has_just_begun_when_its_time_is_over_leaves_no_session(
+    ground: Ground, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with failing(ground, sync, Block((1,)), hook_seconds=0.1) as made:
+        claimed = made.claim(made.submit(fails(sync)))
+        really = made.store.begin
+        began: list[Any] = []
+
+        def begin(lease: Any, *, for_loop: bool) -> Any:
+            began.append(really(lease, for_loop=for_loop))
+            if sync:  # a coroutine that is cancelled waits for this
+                wait_ended(made, lease)
+            else:
+                wait_cancelled(made)
+            return began[0]
+
+        monkeypatch.setattr(made.store, "begin", begin)
+        _, record = made.run_claimed(claimed)
+        assert began
+        assert made.numbers() == []
+        assert record.hook_error == "on_failure did not end within 0.1 seconds"
+
+
+def wait_cancelled(made: Bench) -> None:
+    deadline = SYSTEM_CLOCK.monotonic() + 30
+    assert made.executor is not None
+    while not made.executor.left_behind:
+        assert SYSTEM_CLOCK.monotonic() < deadline
+
+
 def wait_ended(made: Bench, lease: Any) -> None:
     deadline = SYSTEM_CLOCK.monotonic() + 30
     while made.stored(lease).status.is_active:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,10 +12,12 @@ import psycopg
 import pytest
 
 from stores import InMemoryTaskStore
-from task_tracker import LeaseLost, StoreUnavailable, TaskTracker
+from task_tracker import LeaseLost, StoreUnavailable, TaskRecord, TaskTracker
+from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import InvalidTransition
 from task_tracker.records import TaskStatus
-from task_tracker.worker.outcomes import Done, Failed, Lost
+from task_tracker.store import Lease
+from task_tracker.worker.outcomes import Done, Failed, Lost, ShuttingDown, StopReason
 from tests.postgres.grounds import Ground
 from tests.postgres.transacting import CAUGHT, Bench, Block, bench, body
 
@@ -168,36 +172,72 @@ def test_a_cancel_undoes_everything(one: Bench) -> None:
     assert record.meta is None or "_checkpoint" not in record.meta
 
 
+@pytest.mark.parametrize("cancellable", [True, False])
+def test_a_cancel_that_was_heard_of_undoes_an_end_too(ground: Ground, sync: bool, cancellable: bool) -> None:
+    """As what a handler returns does not count once it is to stop and looks. One that cannot be cancelled completes."""
+
+    def cancel(tx: Any) -> None:
+        made.other.request_cancel(task.key)
+        assert made.executor is not None
+        next(iter(made.executor._running)).cancel_requested.set()
+        tx.complete("fine")
+
+    with bench(ground, sync=sync, cancellable=cancellable) as made:
+        task = made.submit(body(Block((1,), cancel), sync=sync))
+        _, record = made.run_claimed(made.claim(task))
+        assert record.status is (TaskStatus.CANCELLED if cancellable else TaskStatus.COMPLETED)
+        assert made.numbers() == ([] if cancellable else [1])
+
+
+def test_an_end_is_before_a_cancel_that_nobody_here_has_heard_of(one: Bench) -> None:
+    """The first end wins, as for a handler that returns."""
+
+    def cancel(tx: Any) -> None:
+        one.other.request_cancel(task.key)
+        tx.complete("fine")
+
+    task = one.submit(body(Block((1,), cancel), sync=one.sync))
+    _, record = one.run_claimed(one.claim(task))
+    assert (one.numbers(), record.status, record.result) == ([1], TaskStatus.COMPLETED, "fine")
+
+
+LOCK = "SELECT pg_advisory_xact_lock(4711)"
+
+
 def test_a_timeout_undoes_what_goes_on(ground: Ground, sync: bool) -> None:
-    """The locks of a handler that is deaf are gone before its task has ended."""
+    """A handler that is deaf keeps no lock from its ``on_failure``."""
     told = threading.Event()
 
-    def deaf(tx: Any) -> None:
-        tx.complete("never")
-        if sync:
+    def deaf(ctx: Any) -> None:
+        with ctx.transaction() as tx:
+            tx.connection.execute(LOCK)
+            tx.complete("never")
             assert told.wait(30)
-        else:
-            raise TimeoutError
+
+    async def deaf_on_loop(ctx: Any) -> None:
+        async with ctx.transaction() as tx:
+            await tx.connection.execute(LOCK)
+            tx.complete("never")
+            while not told.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
 
     def mark(ctx: Any, record: Any) -> None:
-        with ctx.transaction() as tx:  # waits for the handler's lock on the same number, if that is held
+        with ctx.transaction() as tx:
+            tx.connection.execute(LOCK)
             tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
         told.set()
 
-    async def endless(ctx: Any) -> None:
-        async with ctx.transaction() as tx:
-            await tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
-            tx.complete("never")
-            await tx.connection.execute("SELECT pg_sleep(30)")
-
     async def mark_on_loop(ctx: Any, record: Any) -> None:
         async with ctx.transaction() as tx:
+            await tx.connection.execute(LOCK)
             await tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
+        told.set()
 
     with bench(
-        ground, sync=sync, hook=mark if sync else mark_on_loop, timeout_seconds=0.2, cleanup_seconds=5
+        ground, sync=sync, hook=mark if sync else mark_on_loop, timeout_seconds=0.2, cleanup_seconds=0.1
     ) as made:
-        _, record = made.run(body(Block((1,), deaf), sync=True) if sync else endless)
+        _, record = made.run(deaf if sync else deaf_on_loop)
         assert made.numbers() == [1]
         assert (record.status, record.error_code, record.hook_error) == (TaskStatus.FAILED, "timeout", None)
 
@@ -299,6 +339,9 @@ def test_the_answer_is_waited_for(one: Bench, monkeypatch: pytest.MonkeyPatch) -
 
     def at_last(self: PostgresTransaction) -> bool:
         asked.append(self)
+        assert one.executor is not None
+        (holding,) = one.executor.holdings.all()
+        assert holding.settling  # no deadline of this host's ends it
         if len(asked) < 3:
             raise StoreUnavailable("not yet")
         return really(self)
@@ -336,6 +379,68 @@ def test_a_handler_that_is_stopped_in_doubt_has_completed_all_the_same(
     assert isinstance(ended.outcome, Done)
     assert ended.record == record
     assert (one.numbers(), record.status) == ([1], TaskStatus.COMPLETED)
+
+
+@pytest.mark.parametrize("writes_on", [False, True], ids=["given back", "written"])
+def test_no_later_write_forgets_a_checkpoint_that_was_in_doubt(
+    ground: Ground, sync: bool, writes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker ends before the answer is known. What it writes then has to know it: the rows are there."""
+    from stores.postgres.transactions import PostgresTransaction
+
+    really = PostgresTransaction.is_committed
+    asked: list[object] = []
+    seen: list[TaskRecord] = []
+
+    def at_last(self: PostgresTransaction) -> bool:
+        asked.append(self)
+        if len(asked) == 1:
+            assert made.executor is not None
+            next(iter(made.executor._running.values())).signal.set(StopReason.SHUTDOWN)
+            made.executor._loop.call_soon_threadsafe(made.executor.interrupt)  # type: ignore[union-attr]  # it runs
+            raise StoreUnavailable("not yet")
+        return really(self)
+
+    def write(ctx: Any) -> None:
+        if writes_on:
+            ctx._attempt.commit(lambda record: record.changed(message="on"))
+        seen.append(made.stored(ctx))
+        raise ShuttingDown
+
+    monkeypatch.setattr(PostgresTransaction, "is_committed", at_last)
+    with bench(ground, sync=sync, idempotent=True) as made:
+        block = Block((1,), cut(made, lambda tx: tx.checkpoint({"n": 1}), after=True), write)
+        _, record = made.run(body(block, sync=sync, catch=(ShuttingDown, asyncio.CancelledError)))
+        assert made.numbers() == [1]
+        assert record.status is TaskStatus.PENDING
+        assert record.meta["_checkpoint"] == {"n": 1}
+        assert seen[0].message == ("on" if writes_on else None)
+
+
+def test_a_handler_that_is_stopped_while_it_begins_leaves_no_session(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a coroutine waited for when it was cancelled is undone by whoever cancelled it."""
+    really = one.store.begin
+
+    def begin(lease: Lease, *, for_loop: bool) -> Any:
+        begun = really(lease, for_loop=for_loop)
+        assert one.executor is not None
+        attempt = next(iter(one.executor._running.values()))
+        one.executor._loop.call_soon_threadsafe(one.executor.interrupt)  # type: ignore[union-attr]  # it runs
+        until_set(attempt.told)
+        return begun
+
+    monkeypatch.setattr(one.store, "begin", begin)
+    _, record = one.run(body(Block((1,), lambda tx: tx.complete("never")), sync=one.sync))
+    assert one.numbers() == []
+    assert (record.status, record.error_code) == (TaskStatus.FAILED, "interrupted")
+
+
+def until_set(told: asyncio.Event) -> None:
+    deadline = SYSTEM_CLOCK.monotonic() + 30
+    while not told.is_set():
+        assert SYSTEM_CLOCK.monotonic() < deadline, "nobody told it"
 
 
 # ---- what the block refuses ---------------------------------------------------------------------------
@@ -486,5 +591,20 @@ def test_heartbeats_have_connections_of_their_own(ground: Ground) -> None:
         with pytest.raises(StoreUnavailable, match="pool_size"):
             store.begin(lease, for_loop=False)
         begun.roll_back()
+        begun.roll_back()  # twice is safe
+        with pytest.raises(StoreUnavailable, match="rolled back"):
+            begun.look()
+        with pytest.raises(StoreUnavailable, match="rolled back"):
+            begun.commit()
         store.begin(lease, for_loop=True).roll_back()
         store.close()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_beginning_is_tried_once_more(ground: Ground, after: bool) -> None:
+    with bench(ground, sync=True) as made:
+        lease, _ = made.claim(made.submit(body(sync=True)))
+        made.store.begin(lease, for_loop=False).roll_back()
+        made.scissors.cut_at(1, after=after)
+        made.store.begin(lease, for_loop=False).roll_back()
+        assert made.scissors.cuts == 1

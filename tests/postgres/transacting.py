@@ -40,7 +40,10 @@ class Block:
 
 
 def body(
-    *blocks: Block, sync: bool, result: object = "returned", catch: type[BaseException] | tuple[()] = ()
+    *blocks: Block,
+    sync: bool,
+    result: object = "returned",
+    catch: type[BaseException] | tuple[type[BaseException], ...] = (),
 ) -> Callable[..., Any]:
     """Return a handler, or a hook, of these blocks; an error of type ``catch`` of theirs it survives."""
 
@@ -135,7 +138,8 @@ class Bench:
 
         return asyncio.run(main()), self.stored(claimed[0])
 
-    def stored(self, of: Lease | TaskRecord) -> TaskRecord:
+    def stored(self, of: Any) -> TaskRecord:
+        """The record of what has a key, as the store has it."""
         answer = self.other.get(of.key)
         assert isinstance(answer, Stored)
         return answer.record
