@@ -195,7 +195,8 @@ class Executor:
         if attempt is None:
             return True  # it has just ended
         goes_on = any(run is not None and not run.ended.done() for run in (attempt.run, attempt.hook))
-        return goes_on and (attempt.writing_since is not None or lease.lost.is_set())
+        is_over = attempt.writing_since is not None or attempt.record.may_be_settled or lease.lost.is_set()
+        return goes_on and is_over
 
     async def aclose(self) -> None:
         """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""

@@ -89,6 +89,23 @@ def test_what_is_noted_goes_along(one: Bench) -> None:
     assert record.history is not None
 
 
+def test_a_handler_that_goes_on_after_the_end_is_counted_here(one: Bench) -> None:
+    """The store counts its task as running no more, and limits are over both: never in neither."""
+    seen: list[bool] = []
+
+    def count(_: Any) -> None:
+        assert one.executor is not None
+        seen.append(one.executor.may_leave(next(iter(one.executor._running))))
+
+    def say(tx: Any) -> None:
+        count(tx)
+        tx.complete()
+        count(tx)
+
+    one.run(body(Block((1,), say, count), sync=one.sync))
+    assert seen == [False, True, True]
+
+
 def test_connections_are_used_again(one: Bench) -> None:
     pids: set[int] = set()
     blocks = [Block((n,), lambda tx: pids.add(tx.connection.info.backend_pid)) for n in range(5)]
@@ -223,16 +240,20 @@ def test_a_timeout_undoes_what_goes_on(ground: Ground, sync: bool) -> None:
                     await asyncio.sleep(0.01)
 
     def mark(ctx: Any, record: Any) -> None:
-        with ctx.transaction() as tx:
-            tx.connection.execute(LOCK)
-            tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
-        told.set()
+        try:
+            with ctx.transaction() as tx:
+                tx.connection.execute(LOCK)
+                tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
+        finally:
+            told.set()
 
     async def mark_on_loop(ctx: Any, record: Any) -> None:
-        async with ctx.transaction() as tx:
-            await tx.connection.execute(LOCK)
-            await tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
-        told.set()
+        try:
+            async with ctx.transaction() as tx:
+                await tx.connection.execute(LOCK)
+                await tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
+        finally:
+            told.set()
 
     with bench(
         ground, sync=sync, hook=mark if sync else mark_on_loop, timeout_seconds=0.2, cleanup_seconds=0.1
@@ -414,7 +435,8 @@ def test_no_later_write_forgets_a_checkpoint_that_was_in_doubt(
         assert made.numbers() == [1]
         assert record.status is TaskStatus.PENDING
         assert record.meta["_checkpoint"] == {"n": 1}
-        assert seen[0].message == ("on" if writes_on else None)
+        assert seen[0].meta["_checkpoint"] == {"n": 1}
+        assert seen[0].message == record.message == ("on" if writes_on else None)
 
 
 def test_a_handler_that_is_stopped_while_it_begins_leaves_no_session(
