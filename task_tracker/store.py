@@ -13,7 +13,6 @@ Stores are synchronous and may be called from any thread, also from several at o
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import dataclasses
 import math
@@ -21,7 +20,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 
@@ -29,6 +28,9 @@ from task_tracker import codec, defaults
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import CapabilityMissing, CorruptRecord, SettingsError
 from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = [
     "Capabilities",
