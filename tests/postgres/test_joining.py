@@ -189,7 +189,7 @@ def test_created_tasks_can_be_joined_too(caller: Caller) -> None:
         {"cursor_factory": psycopg.RawCursor},
         {"prepare_threshold": 0},
     ],
-    ids=str,
+    ids=["plain", "autocommit", "dict rows", "client cursor", "raw cursor", "prepared"],
 )
 def test_any_connection_of_the_driver_will_do(caller: Caller, options: dict[str, Any]) -> None:
     """What the caller has set on it is for the caller's rows. One in autocommit mode commits at once."""
