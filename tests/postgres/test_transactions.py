@@ -20,6 +20,7 @@ from task_tracker.store import Lease
 from task_tracker.worker.outcomes import Done, Failed, Lost, ShuttingDown, StopReason
 from tests.postgres.grounds import Ground
 from tests.postgres.transacting import CAUGHT, Bench, Block, bench, body
+from tests.runtime.work import until
 
 Make = Callable[..., Bench]
 
@@ -582,6 +583,52 @@ def test_a_statement_that_goes_on_undoes_everything(ground: Ground) -> None:
         assert made.numbers() == []
         assert record.error is not None
         assert "still under way" in record.error
+
+
+def test_so_does_one_in_another_task_of_the_loop(ground: Ground) -> None:
+    """It is stopped on the server, so that the loop that waits for it goes on."""
+    stray: list[asyncio.Task[Any]] = []
+
+    async def script(ctx: Any) -> None:
+        async with ctx.transaction() as tx:
+            await tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
+            stray.append(asyncio.create_task(tx.connection.execute("SELECT pg_sleep(60)")))
+            pid = tx.connection.info.backend_pid
+            query = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
+            await until(lambda: made.ground.run(query, pid))
+
+    with bench(ground, sync=False) as made:
+        _, record = made.run(script)
+        assert isinstance(stray[0].exception(), psycopg.errors.QueryCanceled)
+        assert made.numbers() == []
+        assert record.error is not None
+        assert "still under way" in record.error
+
+
+def test_a_worker_that_ends_leaves_no_statement_behind(ground: Ground, sync: bool) -> None:
+    """A coroutine is cancelled where it waits, a thread's statement is stopped once nobody waits for the thread."""
+
+    def interrupt() -> None:
+        assert made.executor is not None
+        assert made.executor._loop is not None
+        made.executor._loop.call_soon_threadsafe(made.executor.interrupt)
+
+    async def on_loop(ctx: Any) -> None:
+        async with ctx.transaction() as tx:
+            await tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
+            interrupt()
+            await tx.connection.execute("SELECT pg_sleep(60)")
+
+    def in_thread(ctx: Any) -> None:
+        with ctx.transaction() as tx:
+            tx.connection.execute("INSERT INTO numbers (n) VALUES (1)")
+            interrupt()
+            tx.connection.execute("SELECT pg_sleep(60)")
+
+    with bench(ground, sync=sync, cleanup_seconds=0.1 if sync else 10) as made:
+        _, record = made.run(in_thread if sync else on_loop)
+        assert made.numbers() == []
+        assert (record.status, record.error_code) == (TaskStatus.FAILED, "interrupted")
 
 
 def test_a_store_without_transactions_says_what_to_do(sync: bool) -> None:
