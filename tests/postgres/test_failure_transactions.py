@@ -18,8 +18,6 @@ from task_tracker.worker.outcomes import Failed, Lost
 from tests.postgres.grounds import Ground
 from tests.postgres.transacting import Bench, Block, bench, body
 
-both = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-
 
 def fails(sync: bool) -> Callable[..., Any]:
     async def on_loop(ctx: Any) -> None:
@@ -39,7 +37,6 @@ def failing(ground: Ground, sync: bool, *blocks: Block, **options: Any) -> Itera
         yield made
 
 
-@both
 def test_rows_of_the_hook_and_the_end_are_one(ground: Ground, sync: bool) -> None:
     """Until the task has ended nobody sees them."""
     seen: list[Any] = []
@@ -60,7 +57,6 @@ def test_rows_of_the_hook_and_the_end_are_one(ground: Ground, sync: bool) -> Non
         )
 
 
-@both
 def test_a_hook_without_a_transaction_is_as_ever(ground: Ground, sync: bool) -> None:
     with failing(ground, sync) as made:
         made.store.begin = None  # type: ignore[method-assign, assignment]  # it is not asked for
@@ -68,7 +64,6 @@ def test_a_hook_without_a_transaction_is_as_ever(ground: Ground, sync: bool) -> 
         assert (record.status, record.hook_error) == (TaskStatus.FAILED, None)
 
 
-@both
 def test_a_hook_that_raises_leaves_no_rows_and_the_task_ends(ground: Ground, sync: bool) -> None:
     def raises(_: Any) -> None:
         raise RuntimeError("the hook broke")
@@ -81,7 +76,6 @@ def test_a_hook_that_raises_leaves_no_rows_and_the_task_ends(ground: Ground, syn
         assert record.hook_error == "RuntimeError: the hook broke"
 
 
-@both
 def test_so_does_one_that_survives_its_own_error(ground: Ground, sync: bool) -> None:
     """What a block that failed has written cannot be told from the rest."""
 
@@ -94,7 +88,6 @@ def test_so_does_one_that_survives_its_own_error(ground: Ground, sync: bool) -> 
         assert record.hook_error == "its rows were rolled back: RuntimeError: a part broke"
 
 
-@both
 def test_a_hook_that_overruns_its_time_leaves_no_rows(ground: Ground, sync: bool) -> None:
     """In the middle of a statement, too: the server is told to stop it."""
 
@@ -144,7 +137,6 @@ def test_one_that_begins_after_its_time_is_refused(ground: Ground) -> None:
         assert record.status is TaskStatus.FAILED
 
 
-@both
 def test_one_that_has_just_begun_when_its_time_is_over_leaves_no_session(
     ground: Ground, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +173,6 @@ def wait_ended(made: Bench, lease: Any) -> None:
         assert SYSTEM_CLOCK.monotonic() < deadline
 
 
-@both
 def test_a_lost_lease_undoes_the_rows_and_ends_nothing(ground: Ground, sync: bool) -> None:
     """[D023] Taken over while the hook ran: its rows and its end are refused together."""
     with failing(ground, sync, Block((1,), lambda _: made.take_over())) as made:
@@ -191,7 +182,6 @@ def test_a_lost_lease_undoes_the_rows_and_ends_nothing(ground: Ground, sync: boo
         assert record.status is TaskStatus.RUNNING
 
 
-@both
 def test_a_session_that_is_terminated_costs_the_rows_and_the_task_ends(ground: Ground, sync: bool) -> None:
     def end(tx: Any) -> None:
         made.terminate(tx)
@@ -204,7 +194,6 @@ def test_a_session_that_is_terminated_costs_the_rows_and_the_task_ends(ground: G
         assert "its rows were rolled back" in record.hook_error
 
 
-@both
 @pytest.mark.parametrize("happened", [False, True])
 def test_a_commit_that_was_not_answered_is_looked_up(ground: Ground, sync: bool, happened: bool) -> None:
     with failing(ground, sync, Block((1,), lambda _: made.scissors.cut_at(3, after=happened))) as made:
@@ -216,7 +205,6 @@ def test_a_commit_that_was_not_answered_is_looked_up(ground: Ground, sync: bool,
         assert (record.hook_error is None) == happened
 
 
-@both
 def test_a_constraint_that_fails_at_the_commit_costs_the_rows(ground: Ground, sync: bool) -> None:
     with failing(ground, sync, Block((1, 1))) as made:
         _, record = made.run(fails(sync))
@@ -226,7 +214,6 @@ def test_a_constraint_that_fails_at_the_commit_costs_the_rows(ground: Ground, sy
         assert "duplicate key" in record.hook_error
 
 
-@both
 def test_a_hook_has_nothing_to_note(ground: Ground, sync: bool) -> None:
     with failing(ground, sync, Block((1,), lambda tx: tx.complete())) as made:
         _, record = made.run(fails(sync))
@@ -236,7 +223,6 @@ def test_a_hook_has_nothing_to_note(ground: Ground, sync: bool) -> None:
         assert "nothing to note" in record.hook_error
 
 
-@both
 def test_a_store_that_is_away_costs_the_rows_of_the_hook(
     ground: Ground, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +238,6 @@ def test_a_store_that_is_away_costs_the_rows_of_the_hook(
         assert record.hook_error == "StoreUnavailable: away"
 
 
-@both
 def test_timeouts_call_the_hook_in_the_same_way(ground: Ground, sync: bool) -> None:
     async def endless(ctx: Any) -> None:
         await asyncio.get_running_loop().create_future()
@@ -267,7 +252,6 @@ def test_timeouts_call_the_hook_in_the_same_way(ground: Ground, sync: bool) -> N
         assert (record.error_code, record.hook_error) == ("timeout", None)
 
 
-@both
 def test_the_rescuer_does_so_for_a_worker_that_died(ground: Ground, sync: bool) -> None:
     """[D003] [D008] The rows and the end of a task that another worker has left."""
     with failing(ground, sync, Block((1,))) as made:

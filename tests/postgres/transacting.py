@@ -29,6 +29,11 @@ def nothing(_: Any) -> None:
     """Do nothing in a block."""
 
 
+def complete(tx: Any) -> None:
+    """Have a block end the task."""
+    tx.complete({"rows": 1}, resource_id="kb-1")
+
+
 @dataclasses.dataclass(frozen=True)
 class Block:
     """A block of ``ctx.transaction()``: the numbers that it writes, and what else is done in it."""
