@@ -38,6 +38,17 @@ def test_what_is_no_result_fails_as_ever(one: Bench) -> None:
     assert (record.status, record.error_code) == (TaskStatus.FAILED, "unserializable_result")
 
 
+def test_what_is_too_large_fails_as_ever(one: Bench) -> None:
+    """The bounds on what a handler returns and notes are those of a block, too."""
+    large = "x" * 2_000_000
+    _, record = one.run(body(Block((1,), lambda tx: tx.complete(large)), sync=one.sync))
+    assert (record.status, record.error_code) == (TaskStatus.FAILED, "result_too_large")
+    _, record = one.run(body(Block((2,), lambda tx: tx.checkpoint(large)), sync=one.sync))
+    assert record.error is not None
+    assert "max_checkpoint_bytes" in record.error
+    assert one.numbers() == []
+
+
 def test_after_the_end_nothing_more_is_noted(one: Bench) -> None:
     caught: list[BaseException] = []
 
