@@ -15,6 +15,7 @@ from task_tracker.changes import Changes
 from task_tracker.clock import Clock, is_generated_id
 from task_tracker.errors import (
     AmbiguousTask,
+    CapabilityMissing,
     CorruptRecord,
     InvalidTransition,
     LeaseLost,
@@ -27,7 +28,7 @@ from task_tracker.listing import TaskPage
 from task_tracker.outcomes import PendingOutcomes
 from task_tracker.ownership import Ownership, Step
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Lease, LeaseStore, Query, Stored, TaskStore, Unchanged
+from task_tracker.store import HasTransactions, Joined, Lease, LeaseStore, Query, Stored, TaskStore, Unchanged
 from task_tracker.watched import Watched
 
 __all__ = ["RecordAccess", "Step", "check_owner"]
@@ -152,17 +153,37 @@ class RecordAccess:
 
     # ---- writing -------------------------------------------------------------------------------------
 
-    def add(self, record: TaskRecord, *, unless_active: bool = False) -> TaskRecord | None:
-        """Create ``record``; None if ``unless_active`` and one of its kind is active."""
+    def add(
+        self, record: TaskRecord, *, unless_active: bool = False, joined: Joined | None = None
+    ) -> TaskRecord | None:
+        """Create ``record``; None if ``unless_active`` and one of its kind is active.
+
+        One that is ``joined`` to a transaction of the caller's is not remembered: it may never be there.
+        """
         mark = self.cache.mark()
-        stored = self.store.create_if_no_active(record) if unless_active else self.store.create(record)
+        place: TaskStore | Joined = self.store if joined is None else joined
+        stored = place.create_if_no_active(record) if unless_active else place.create(record)
         if stored is None:
             return None
+        if joined is not None:
+            return stored.record
         self._forget_loss(record.key)
         self.cache.put(stored, mark)
         if self.cache.get(record.key) is not stored:
             self._look_again(record.key)  # dropped meanwhile: it, or what had its id before
         return stored.record
+
+    def joined(self, connection: object) -> Joined:
+        """Return what creates records in the caller's transaction, of which the cache is told nothing.
+
+        Raises CapabilityMissing, and TypeError, ValueError for a connection that will not do.
+        """
+        if not isinstance(self.store, HasTransactions):
+            raise CapabilityMissing(
+                f"{type(self.store).__name__} shares no transaction with other tables; use the postgres backend, or "
+                "leave connection out: create the task first and your rows after it"
+            )
+        return self.store.joined(connection)
 
     def change(self, key: TaskKey, step: Step) -> TaskRecord:
         """Apply ``step`` to the record as it stands and store what comes out; return it.

@@ -26,7 +26,7 @@ from task_tracker.errors import LeaseHeld, StoreUnavailable, TaskNotFound, TaskT
 from task_tracker.listing import TaskPage
 from task_tracker.reconciler import Reconciled
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.store import Finding, Lease, WorkerFact
+from task_tracker.store import Finding, Lease, OnLoop, WorkerFact
 from task_tracker.submitting import Submission
 from task_tracker.tracker import TaskTracker
 from task_tracker.waiting import Contending, Waiting
@@ -89,8 +89,10 @@ class AsyncTaskTracker:
         meta: Mapping[str, Any] | None = None,
         payload: object = None,
         private: object = None,
+        connection: object = None,
     ) -> TaskRecord:
-        """As :meth:`TaskTracker.create`."""
+        """As :meth:`TaskTracker.create`; ``connection`` is one of coroutines."""
+        joined = _on_this_loop(connection)
         return await self._run(
             lambda: self._tracker.create(
                 task_type,
@@ -101,6 +103,7 @@ class AsyncTaskTracker:
                 meta=meta,
                 payload=payload,
                 private=private,
+                connection=joined,
             ),
             self._of_owner(account_id, user_id),
         )
@@ -136,8 +139,10 @@ class AsyncTaskTracker:
         meta: Mapping[str, Any] | None = None,
         private: object = None,
         unregistered: bool = False,
+        connection: object = None,
     ) -> Submission:
-        """As :meth:`TaskTracker.submit`."""
+        """As :meth:`TaskTracker.submit`; ``connection`` is one of coroutines (``psycopg.AsyncConnection``)."""
+        joined = _on_this_loop(connection)
         return await self._run(
             lambda: self._tracker.submit(
                 task_type,
@@ -155,9 +160,14 @@ class AsyncTaskTracker:
                 meta=meta,
                 private=private,
                 unregistered=unregistered,
+                connection=joined,
             ),
             self._of_owner(account_id, user_id),
         )
+
+    async def wake(self, submission: Submission) -> bool:
+        """As :meth:`TaskTracker.wake`."""
+        return await self._run(lambda: self._tracker.wake(submission), self._of_task(submission.task_id))
 
     async def retry(
         self,
@@ -643,3 +653,8 @@ def _look_at(future: asyncio.Future[_T]) -> None:
     """Take note of the error of a call that nobody waits for any more, so that asyncio does not complain."""
     if not future.cancelled():
         future.exception()
+
+
+def _on_this_loop(connection: object) -> OnLoop | None:
+    """Return a caller's connection, to be used by calls that block, on other threads; None if there is none."""
+    return None if connection is None else OnLoop(connection, asyncio.get_running_loop())

@@ -20,7 +20,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 
@@ -29,6 +29,9 @@ from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import CapabilityMissing, CorruptRecord, SettingsError
 from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
 
+if TYPE_CHECKING:
+    import asyncio
+
 __all__ = [
     "Capabilities",
     "Cursor",
@@ -36,12 +39,16 @@ __all__ = [
     "Expired",
     "Finding",
     "HasEffects",
+    "HasTransactions",
+    "Joined",
     "Lease",
     "LeaseStore",
+    "OnLoop",
     "Page",
     "Purged",
     "Query",
     "StoreOptions",
+    "StoreTransaction",
     "Stored",
     "TaskStore",
     "Unchanged",
@@ -679,6 +686,84 @@ class HasEffects(Protocol):
         """Return the directory that a completed record names; None for one that names none, or has not completed.
 
         Raises CorruptRecord for a name that this attempt's directory never had: nobody is led elsewhere by a record.
+        """
+
+
+# ---- transactions ------------------------------------------------------------------------------------
+
+
+class StoreTransaction(Protocol):
+    """A transaction of the store's database that began under a lease: others' rows and the record's write in one.
+
+    Whoever works on the task writes rows through ``connection``. Then ``revoke``, then ``write`` or ``look``, which
+    both look at the lease and keep it as it is until the transaction ends, then ``commit``. ``roll_back`` at any time.
+    Blocks, and is used by one thread at a time, but for ``roll_back``.
+    """
+
+    connection: Any
+    """The driver's own connection, for whoever writes rows. Refuses to end the transaction."""
+
+    def revoke(self) -> None:
+        """Refuse the users of ``connection`` from now on; blocks nobody. Raises RuntimeError if a call is under way."""
+
+    def look(self) -> bool:
+        """Look at the lease; return whether a cancel is waiting. Raises LeaseLost, StoreUnavailable."""
+
+    def write(self, how: Literal["commit", "release", "end"], record: TaskRecord) -> Stored:
+        """Write under the lease as :class:`LeaseStore` does, to be seen once it is committed. Raises as that does.
+
+        Raises RuntimeError if the users have broken the transaction: a statement failed, or it was ended.
+        """
+
+    def commit(self) -> None:
+        """Make everything last. Raises StoreUnavailable if it is not known whether it does, see ``is_committed``.
+
+        What the driver raises otherwise is passed on: everything is undone then.
+        """
+
+    def is_committed(self) -> bool:
+        """Find out whether everything lasts, after ``commit`` did not say. Raises StoreUnavailable: ask again."""
+
+    def roll_back(self) -> None:
+        """Undo everything, whoever uses the connection. After ``commit``, or twice, nothing happens. Raises nothing."""
+
+
+class Joined(Protocol):
+    """Creations in a transaction of the caller's: what it has created is there once the caller has committed."""
+
+    def create(self, record: TaskRecord) -> Stored:
+        """As :meth:`TaskStore.create`."""
+
+    def create_if_no_active(self, record: TaskRecord) -> Stored | None:
+        """As :meth:`TaskStore.create_if_no_active`; waits for transactions of others that create one like it."""
+
+    def find_active(
+        self, account_id: str, user_id: str, task_type: str, resource_id: str | None
+    ) -> Stored | None:
+        """As :meth:`TaskStore.find_active`."""
+
+
+class OnLoop(NamedTuple):
+    """A connection of a driver's that is used on one event loop only, and that loop."""
+
+    connection: object
+    loop: asyncio.AbstractEventLoop
+
+
+@runtime_checkable
+class HasTransactions(Protocol):
+    """What a :class:`LeaseStore` offers as well if its records live in a database beside other tables."""
+
+    def begin(self, lease: Lease, *, for_loop: bool) -> StoreTransaction:
+        """Begin a transaction that is to end with a look at ``lease``; its connection is used on an event loop or not.
+
+        Raises LeaseLost if that is known without a look, StoreUnavailable.
+        """
+
+    def joined(self, connection: object) -> Joined:
+        """Return what creates records on the caller's ``connection``; an :class:`OnLoop` is called from other threads.
+
+        Raises TypeError for what is no connection of the driver's, ValueError for one that is closed.
         """
 
 

@@ -7,10 +7,9 @@ anything. The rule of it: what is submitted is either stored or refused, and the
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -33,9 +32,11 @@ from task_tracker.order_checks import (
     check_timeout,
     refuse_unregistered,
 )
+from task_tracker.orders import Again, Order, Submission
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import holds_mask
 from task_tracker.sizes import Sizes, check_resource_id
+from task_tracker.store import Joined
 from task_tracker.wakeups import Waking
 
 __all__ = [
@@ -66,52 +67,6 @@ _OWN_NAMES: Final = (CHECKPOINT, INTERRUPTED, RETRY_OF, RESUME_OF, SUBMITTED_BY)
 _TRIES: Final = 10
 
 
-class Submission(NamedTuple):
-    """What became of a submit: the task that is to do the work, and whether this call created it."""
-
-    record: TaskRecord
-    created: bool
-
-    @property
-    def task_id(self) -> str:
-        """The task's id."""
-        return self.record.task_id
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
-    """The arguments of :meth:`task_tracker.TaskTracker.submit`, which says what they mean."""
-
-    task_type: str
-    payload: object
-    account_id: str
-    user_id: str
-    resource_id: str | None = None
-    version: int | None = None
-    dedupe: bool = False
-    not_before: float | None = None
-    priority: int | None = None
-    timeout_seconds: float | None = None
-    max_attempts: int | None = None
-    task_id: str | None = None
-    meta: Mapping[str, Any] | None = None
-    private: object = None
-    unregistered: bool = False
-    submitted_by: str | None = None
-    """The id of the task whose handler submits this one."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Again:
-    """What is different when the work of an ended task is submitted once more."""
-
-    payload: object = None
-    private: object = None
-    version: int | None = None
-    not_before: float | None = None
-    unregistered: bool = False
-
-
 class Submitter:
     """Stores what is to be done, then wakes who does it. Thread-safe."""
 
@@ -124,9 +79,10 @@ class Submitter:
         self._waking = waking
         self._sizes = sizes
 
-    def submit(self, order: Order) -> Submission:
+    def submit(self, order: Order, connection: object = None) -> Submission:
         """Store a pending task for a worker and wake one; see :meth:`task_tracker.TaskTracker.submit`."""
         self._check_leases()
+        joined = None if connection is None else self._access.joined(connection)
         handler, version = self._chosen(order.task_type, order.version, unregistered=order.unregistered)
         payload = _encoded(order.payload, handler)
         meta = _meta_of(order)
@@ -147,7 +103,17 @@ class Submitter:
             timeout_seconds=check_timeout(order.timeout_seconds, handler),
             max_attempts=check_attempts(order.max_attempts, handler),
         )
-        return self._store(record, dedupe=order.dedupe)
+        return self._store(record, dedupe=order.dedupe, joined=joined)
+
+    def wake(self, submission: Submission) -> bool:
+        """Wake a worker for what waits; False if there is nothing to wake one for, or that failed."""
+        record = submission.record
+        due = record.not_before is None or record.not_before <= self._clock.now()
+        if due and record.status is TaskStatus.PENDING and record.handler_version is not None:
+            if submission.created:
+                return self._waking.stored(record.key)
+            return self._waking.wake((record.key,))
+        return False
 
     def again(self, key: TaskKey, how: Literal["retry_of", "resume_of"], wish: Again) -> Submission:
         """Submit the work of an ended task once more, as a new task that names it in ``meta``."""
@@ -245,28 +211,35 @@ class Submitter:
             handler.parse(old.payload_json)
         return old.payload_json
 
-    def _store(self, record: TaskRecord, *, dedupe: bool) -> Submission:
+    def _store(self, record: TaskRecord, *, dedupe: bool, joined: Joined | None = None) -> Submission:
         if not dedupe:
-            created = self._access.add(record)
+            created = self._access.add(record, joined=joined)
             assert created is not None, "only what is not to be doubled is ever not created"
-            return self._woken(Submission(created, True))
+            return self._woken(Submission(created, True), joined)
         record = record.changed(dedupe_key=_dedupe_key(record))
         for _ in range(_TRIES):
-            created = self._access.add(record, unless_active=True)
+            created = self._access.add(record, unless_active=True, joined=joined)
             if created is not None:
-                return self._woken(Submission(created, True))
-            mark = self._access.cache.mark()
-            found = self._access.store.find_active(
-                record.account_id, record.user_id, record.task_type, record.resource_id
-            )
+                return self._woken(Submission(created, True), joined)
+            found = self._active_like(record, joined)
             if found is not None:
-                self._access.cache.put(found, mark)
-                return self._woken(Submission(found.record, False))
+                return self._woken(Submission(found, False), joined)
             # It ended between the two answers, and with that its key is free.
         raise StoreUnavailable(
             f"a task of type {record.task_type!r} for this resource is in the way and cannot be read, or others end "
             f"and begin {_TRIES} times in a row; nothing was created, try again, and ask doctor() if that does not help"
         )
+
+    def _active_like(self, record: TaskRecord, joined: Joined | None) -> TaskRecord | None:
+        asked = record.account_id, record.user_id, record.task_type, record.resource_id
+        if joined is not None:  # it may be one that is not committed yet: no cache is to know of it
+            found = joined.find_active(*asked)
+        else:
+            mark = self._access.cache.mark()
+            found = self._access.store.find_active(*asked)
+            if found is not None:
+                self._access.cache.put(found, mark)
+        return None if found is None else found.record
 
     def _resumed_before(self, key: TaskKey, old: TaskRecord) -> Submission:
         """Return the task that resumed ``old`` already and has not ended. Raises InvalidTransition if it has."""
@@ -283,15 +256,13 @@ class Submitter:
             )
         return self._woken(Submission(stored.record, False))
 
-    def _woken(self, submission: Submission) -> Submission:
-        """Wake a worker for what waits; for a duplicate too, whose own wake-up may have been lost."""
-        record = submission.record
-        due = record.not_before is None or record.not_before <= self._clock.now()
-        if due and record.status is TaskStatus.PENDING and record.handler_version is not None:
-            if submission.created:
-                self._waking.stored(record.key)
-            else:
-                self._waking.wake((record.key,))
+    def _woken(self, submission: Submission, joined: Joined | None = None) -> Submission:
+        """Wake a worker; for a duplicate too, whose own wake-up may have been lost.
+
+        Not for what is not committed yet: its creator does, see :meth:`task_tracker.TaskTracker.wake`.
+        """
+        if joined is None:
+            self.wake(submission)
         return submission
 
 

@@ -166,12 +166,14 @@ class TaskTracker:
         meta: Mapping[str, Any] | None = None,
         payload: object = None,
         private: object = None,
+        connection: object = None,
     ) -> TaskRecord:
         """Register a pending task and return it.
 
         ``task_id`` defaults to a UUIDv7. ``meta`` and ``payload`` are shown to whoever may see the task,
-        ``private`` never is, and is wiped when the task ends; all three must be JSON. Raises ValueError for
-        what cannot be stored (InvalidTaskId for an id), TaskExists for an id that is taken.
+        ``private`` never is, and is wiped when the task ends; all three must be JSON. ``connection`` is as for
+        :meth:`submit`. Raises ValueError for what cannot be stored (InvalidTaskId for an id), TaskExists for an id
+        that is taken.
         """
         record = new_record(
             self.clock,
@@ -184,7 +186,9 @@ class TaskTracker:
             payload=payload,
             private=private,
         )
-        created = self.access.add(record)
+        created = self.access.add(
+            record, joined=None if connection is None else self.access.joined(connection)
+        )
         assert created is not None
         return created
 
@@ -218,6 +222,7 @@ class TaskTracker:
         meta: Mapping[str, Any] | None = None,
         private: object = None,
         unregistered: bool = False,
+        connection: object = None,
     ) -> Submission:
         """Store a pending task for a worker, then wake one; return the task and whether it is a new one.
 
@@ -228,9 +233,14 @@ class TaskTracker:
         higher ``priority`` goes first. ``timeout_seconds`` may only shorten the handler's. The rest is as for
         :meth:`create`.
 
+        ``connection`` is one of the store's driver (for PostgreSQL a ``psycopg.Connection`` to the same database): the
+        task is created in the transaction that the caller has on it, and is there if and when the caller commits.
+        Nobody is woken: call :meth:`wake` after the commit.
+
         When it returns the task is stored. A wake-up that fails, or takes longer than five seconds, is counted
         (:attr:`wake_up_failures`) and not raised. Raises InvalidPayload, ValueError, TaskExists, StoreUnavailable,
-        SettingsError for a handler that is not registered, CapabilityMissing on a store without leases.
+        SettingsError for a handler that is not registered, CapabilityMissing on a store without leases, or with
+        ``connection`` on one without transactions; TypeError, ValueError for a connection that will not do.
         """
         return self._submitter.submit(
             Order(
@@ -249,8 +259,17 @@ class TaskTracker:
                 meta=meta,
                 private=private,
                 unregistered=unregistered,
-            )
+            ),
+            connection,
         )
+
+    def wake(self, submission: Submission) -> bool:
+        """Wake a worker for what was submitted with a ``connection``, now that it is committed.
+
+        False if that failed, which is counted (:attr:`wake_up_failures`), or there is nothing to wake anybody for.
+        Without this call workers find the task when they look next.
+        """
+        return self._submitter.wake(submission)
 
     def retry(
         self,

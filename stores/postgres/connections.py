@@ -27,7 +27,7 @@ from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import SettingsError, StoreUnavailable
 from task_tracker.forks import renew_after_fork
 
-__all__ = ["BoundedConnection", "Connections", "Opener", "opener"]
+__all__ = ["BoundedConnection", "Connections", "Opener", "RawJson", "opener"]
 
 _T = TypeVar("_T")
 
@@ -47,10 +47,11 @@ _KEEPALIVE: Final = {
 """A peer that vanished is noticed within half a minute; a setting of the connection string wins."""
 
 
-class _RawJson(Loader):
+class RawJson(Loader):
     """JSON as bytes: the codec reads it."""
 
     def load(self, data: Buffer) -> bytes:
+        """Return the bytes."""
         return bytes(data)
 
 
@@ -105,7 +106,7 @@ def opener(dsn: str, *, connect_seconds: float, statement_seconds: float, settin
     def open_one() -> BoundedConnection:
         connection = BoundedConnection.connect(asked, autocommit=True, prepare_threshold=None)
         for name in ("json", "jsonb"):
-            connection.adapters.register_loader(name, _RawJson)
+            connection.adapters.register_loader(name, RawJson)
         connection.patience_seconds = statement_seconds + min(statement_seconds, _LONGEST_GRACE_SECONDS)
         return connection
 
@@ -216,6 +217,15 @@ class Connections:
     def prepare_statements(self, connection: BoundedConnection, *, wanted: bool) -> None:
         """Have the server keep the plans of statements that come often, on ``connection`` and on those opened later."""
         self._prepare_after = connection.prepare_threshold = _PREPARE_AFTER if wanted else None
+
+    def abandon(self, connection: BoundedConnection) -> None:
+        """Have no more to do with a connection that another thread uses: whoever closed it would be in its way."""
+        with self._changed:
+            if connection not in self._everyone:
+                return
+            self._forget(connection)
+            self._used -= 1
+            self._changed.notify()
 
     def forget_idle(self) -> None:
         """Close what nobody uses: the server has ended one connection, and with it perhaps all."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
 
@@ -21,7 +21,7 @@ from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import StoreUnavailable
 from task_tracker.forks import renew_after_fork
 
-__all__ = ["Database", "Session", "begin"]
+__all__ = ["Database", "Session", "SessionInside", "Works", "begin", "limits"]
 
 _T = TypeVar("_T")
 
@@ -33,27 +33,36 @@ _LOST_TRIES: Final = 2
 _MOST_FORGOTTEN: Final = 10
 _FORGOTTEN_SECONDS: Final = 60.0
 """Once the server has forgotten so many statements within this time, none is prepared any more."""
+_LONGEST_SECONDS: Final = 2_000_000.0
+"""Settings are whole numbers of milliseconds, of 31 bits."""
 
 Row = tuple[Any, ...]
 
 _ASKED: Final = b"SELECT current_setting('default_transaction_isolation'), pg_backend_pid()"
 
 
-def begin(*, lock_seconds: float, statement_seconds: float) -> str:
+def begin(*, lock_seconds: float, statement_seconds: float, idle_seconds: float | None = None) -> str:
     """Return how a transaction begins: with limits of its own, since nothing set for a session would last.
 
-    A process that is stopped in the middle of it must not keep its locks for ever.
+    A process that is stopped in the middle of it must not keep its locks for ever: it may do so for
+    ``idle_seconds``, by itself as long as it may wait for others.
     """
+    said = limits(lock_seconds=lock_seconds, statement_seconds=statement_seconds, idle_seconds=idle_seconds)
+    return f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {said}"
+
+
+def limits(*, lock_seconds: float, statement_seconds: float, idle_seconds: float | None = None) -> str:
+    """Return what sets these limits for the transaction that is under way."""
+    idle_seconds = lock_seconds if idle_seconds is None else idle_seconds
     return (
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
         f"SET LOCAL lock_timeout = {_milliseconds(lock_seconds)}; "
         f"SET LOCAL statement_timeout = {_milliseconds(statement_seconds)}; "
-        f"SET LOCAL idle_in_transaction_session_timeout = {_milliseconds(lock_seconds)}"
+        f"SET LOCAL idle_in_transaction_session_timeout = {_milliseconds(idle_seconds)}"
     )
 
 
 def _milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
+    return max(1, round(min(seconds, _LONGEST_SECONDS) * 1000))
 
 
 class Session:
@@ -112,6 +121,25 @@ class Session:
             self.connection.execute(b"COMMIT")
         finally:
             self._explicit = explicit
+
+
+class SessionInside(Session):
+    """A session within a transaction that somebody else began, and will end."""
+
+    @contextlib.contextmanager
+    def transaction(self, *also: str) -> Iterator[None]:
+        """Run the block as it is."""
+        yield
+
+
+class Works(Protocol):
+    """What runs work that asks for records or writes them."""
+
+    def read(self, what: str, work: Callable[[Session], _T]) -> _T:
+        """See :meth:`Database.read`."""
+
+    def write(self, what: str, work: Callable[[Session], _T], *, repeats: bool = True) -> _T:
+        """See :meth:`Database.write`."""
 
 
 class Database:
@@ -195,6 +223,16 @@ class Database:
             self.connections.prepare_statements(connection, wanted=False)
             self.connections.forget_idle()
         connection.close()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether writes tell nobody."""
+        return not self._tells
+
+    def prepare(self) -> None:
+        """Make sure, once, that the tables are what this code expects. Raises as ``prepare`` does, StoreUnavailable."""
+        if not self._prepared:
+            self.read("look at its tables", lambda _: None)
 
     def _session(self, connection: BoundedConnection, *, again: bool, quiet: bool) -> Session:
         return Session(

@@ -7,9 +7,9 @@ has the lease. What needs the record first (a claim, a wish to cancel) locks the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from stores.postgres.database import Database, Session
 from stores.postgres.fresh import Fresh, Known
@@ -21,9 +21,15 @@ from task_tracker.errors import CorruptRecord, LeaseLost, StoreUnavailable
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Expired, Lease, Stored
 
-__all__ = ["Ownership"]
+__all__ = ["Ownership", "Write", "check_not_lost"]
 
-_Write = Literal["commit", "release", "end"]
+Write = Literal["commit", "release", "end"]
+"""The writes of a holder: the lease goes on, is given back, or ends with the task."""
+_CHECKS: Final[Mapping[Write, Callable[[TaskRecord, TaskKey], None]]] = {
+    "commit": transitions.check_commit,
+    "release": transitions.check_release,
+    "end": transitions.check_end,
+}
 
 
 class _Evidence(NamedTuple):
@@ -199,7 +205,7 @@ class Ownership:
 
     def renew(self, lease: Lease) -> None:
         """See :meth:`LeaseStore.renew`."""
-        _check_not_lost(lease)
+        check_not_lost(lease)
         params = {
             **lease.key._asdict(),
             "token": lease.token,
@@ -216,23 +222,25 @@ class Ownership:
 
     def commit(self, lease: Lease, record: TaskRecord) -> Stored:
         """See :meth:`LeaseStore.commit`."""
-        transitions.check_commit(record, lease.key)
-        knows = record.status is TaskStatus.CANCELLING and record.cancel_requested_at is not None
-        return self._write("commit", lease, record, knows=knows)
+        return self._write("commit", lease, record)
 
     def release(self, lease: Lease, record: TaskRecord) -> Stored:
         """See :meth:`LeaseStore.release`."""
-        transitions.check_release(record, lease.key)
-        return self._write("release", lease, record, knows=False)
+        return self._write("release", lease, record)
 
     def end(self, lease: Lease, record: TaskRecord) -> Stored:
         """See :meth:`LeaseStore.end`."""
-        transitions.check_end(record, lease.key)
-        return self._write("end", lease, record, knows=True)
+        return self._write("end", lease, record)
 
-    def _write(self, how: _Write, lease: Lease, record: TaskRecord, *, knows: bool) -> Stored:
-        """Write under a lease. ``knows``: a wish to cancel changes nothing about what is written."""
-        _check_not_lost(lease)
+    def _write(self, how: Write, lease: Lease, record: TaskRecord) -> Stored:
+        work = self.writing(how, lease, record)
+        return self._database.write(f"{how} task {lease.key.task_id}", work)
+
+    def writing(self, how: Write, lease: Lease, record: TaskRecord) -> Callable[[Session], Stored]:
+        """Return the work of a write under a lease, for a session that may be in a transaction. Raises LeaseLost."""
+        _CHECKS[how](record, lease.key)
+        check_not_lost(lease)
+        knows = record.status is TaskStatus.CANCELLING and record.cancel_requested_at is not None
         attempt = Attempt(lease.epoch, lease.token, lease.holder, lease.attempt_count)
         record = record.changed(attempt=attempt)
         params = {
@@ -240,7 +248,8 @@ class Ownership:
             "creation": record.creation,
             "token": lease.token,
             "epoch": lease.epoch,
-            "knows": knows,
+            # Whether a wish to cancel changes nothing about what is written.
+            "knows": how == "end" or (how == "commit" and knows),
             "lease_seconds": self._lease_seconds,
         }
 
@@ -251,10 +260,18 @@ class Ownership:
             with session.transaction():
                 return self._write_locked(session, how, lease, record, attempt)
 
-        return self._database.write(f"{how} task {lease.key.task_id}", work)
+        return work
+
+    def look(self, session: Session, lease: Lease) -> bool:
+        """Keep the lease as it is until the transaction ends; tell whether a cancel waits. Raises LeaseLost."""
+        check_not_lost(lease)
+        found = session.one("look_held", {**lease.key._asdict(), "token": lease.token, "epoch": lease.epoch})
+        if found is None:
+            raise _lost(lease)
+        return bool(found[0])
 
     def _write_locked(
-        self, session: Session, how: _Write, lease: Lease, record: TaskRecord, attempt: Attempt
+        self, session: Session, how: Write, lease: Lease, record: TaskRecord, attempt: Attempt
     ) -> Stored:
         """The same with the row locked: it is not as expected, so the reason is looked for."""
         found = session.one("lock", lease.key._asdict())
@@ -348,7 +365,8 @@ def _lease(record: TaskRecord, attempt: Attempt) -> Lease:
     return lease
 
 
-def _check_not_lost(lease: Lease) -> None:
+def check_not_lost(lease: Lease) -> None:
+    """Raise LeaseLost if that is known already."""
     if lease.lost.is_set():
         raise _lost(lease)
 

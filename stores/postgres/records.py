@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from stores.postgres.database import Database, Session
+from stores.postgres.database import Session, Works
 from stores.postgres.fresh import Fresh
 from stores.postgres.holding import check_free, given, locked, write_free
 from stores.postgres.rows import (
@@ -53,9 +53,7 @@ _ACTIVE_STATES: Final = sorted(status.value for status in ACTIVE)
 class Records:
     """The operations on records. ``lease_seconds`` is how long one may run that nobody holds."""
 
-    def __init__(
-        self, database: Database, rows: Rows, fresh: Fresh, clock: Clock, lease_seconds: float
-    ) -> None:
+    def __init__(self, database: Works, rows: Rows, fresh: Fresh, clock: Clock, lease_seconds: float) -> None:
         self._database = database
         self._rows = rows
         self._fresh = fresh

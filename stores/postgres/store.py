@@ -20,6 +20,7 @@ from stores.postgres.connections import BoundedConnection, Connections, Opener, 
 from stores.postgres.database import Database
 from stores.postgres.examination import Examination
 from stores.postgres.fresh import Fresh
+from stores.postgres.joining import JoinedDatabase
 from stores.postgres.listening import Listener
 from stores.postgres.migrating import Migrations
 from stores.postgres.names import Names
@@ -29,6 +30,7 @@ from stores.postgres.queue import Queue
 from stores.postgres.records import Records
 from stores.postgres.rows import Rows, news_of
 from stores.postgres.statements import Statements
+from stores.postgres.transactions import PostgresTransaction, Transactions
 from stores.postgres.trouble import unavailable
 from stores.postgres.upkeep import Upkeep
 from task_tracker import defaults
@@ -133,12 +135,21 @@ class PostgresTaskStore(LeaseStore):
             else _listening_opener(settings, settings.listen_dsn),
             direct=settings.listen_dsn is not None,
         )
-        rows = Rows(names.table("tasks"))
+        self._rows = rows = Rows(names.table("tasks"))
+        self._clock = clock
         fresh = Fresh(clock)
         self._records = Records(database, rows, fresh, clock, self.lease_seconds)
         self._ownership = Ownership(database, rows, fresh, clock, self.lease_seconds)
         self._queue = Queue(database, rows, self._ownership, names, clock)
         self._upkeep = Upkeep(database, self.lease_seconds)
+        self._transactions = Transactions(
+            Connections(open_connection, size=settings.pool_size, patience_seconds=settings.lock_seconds),
+            database,
+            self._ownership,
+            lock_seconds=settings.lock_seconds,
+            statement_seconds=settings.statement_seconds,
+            idle_seconds=max(self.lease_seconds, settings.lock_seconds),
+        )
         self._examination = Examination(database, rows, self._upkeep, names.table("workers"))
 
     def prepare(self, *, migrate: bool = False) -> None:
@@ -148,12 +159,13 @@ class PostgresTaskStore(LeaseStore):
         """
         if migrate:
             _on(self._connections, "migrate", self._migrations.apply)
-        self._database.read("look at its tables", lambda _: None)
+        self._database.prepare()
 
     def close(self) -> None:
         """Close all connections; see :meth:`TaskStore.close`."""
         self._listener.stop()
         self._connections.close()
+        self._transactions.connections.close()
 
     # ---- listening -----------------------------------------------------------------------------------
 
@@ -305,6 +317,20 @@ class PostgresTaskStore(LeaseStore):
     def workload(self) -> Workload:
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""
         return self._queue.workload()
+
+    # ---- transactions --------------------------------------------------------------------------------
+
+    def begin(self, lease: Lease, *, for_loop: bool) -> PostgresTransaction:
+        """Begin a transaction of a handler's; see :meth:`HasTransactions.begin`."""
+        self._database.prepare()
+        return self._transactions.begin(lease, for_loop=for_loop)
+
+    def joined(self, connection: object) -> Records:
+        """Return what creates records in the caller's transaction; see :meth:`HasTransactions.joined`."""
+        self._database.prepare()
+        database = JoinedDatabase(connection, self._database.statements, quiet=self._database.quiet)
+        # What is not committed yet is nothing that this process could claim: it is noted apart.
+        return Records(database, self._rows, Fresh(self._clock), self._clock, self.lease_seconds)
 
     # ---- upkeep --------------------------------------------------------------------------------------
 

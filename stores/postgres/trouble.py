@@ -27,6 +27,7 @@ _ADVICE: Final = {
     "3F000": "the schema is not there; run `python -m task_tracker migrate`",
     "42501": "the database's user lacks that right; grant it",
     "25006": "this server takes no writes; connect to the primary",
+    "25P02": "a statement before it had failed; roll the transaction back and begin anew",
     "55P03": "somebody else has locked it for too long; try again",
     "57014": "it took too long; try again",
     "53300": "the server has no connection left; raise max_connections, or make the pools smaller",

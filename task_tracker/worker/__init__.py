@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from task_tracker.worker.readiness import Fact, Facts, WorkerStatus
     from task_tracker.worker.rescuing import Rescued
     from task_tracker.worker.resources import Resources
+    from task_tracker.worker.transactions import TaskTransaction
     from task_tracker.worker.watching import DirectoryWatch
     from task_tracker.worker.worker import Worker
 
@@ -37,6 +38,7 @@ __all__ = [
     "ShuttingDown",
     "Stop",
     "TaskContext",
+    "TaskTransaction",
     "Worker",
     "WorkerStatus",
     "current_context",
@@ -60,6 +62,7 @@ _HOMES: Final = {
     "ShuttingDown": "outcomes",
     "Stop": "outcomes",
     "TaskContext": "context",
+    "TaskTransaction": "transactions",
     "Worker": "worker",
     "WorkerStatus": "readiness",
     "current_context": "context",

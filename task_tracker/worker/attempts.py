@@ -1,14 +1,16 @@
 """The record of one attempt, and the only way in which its holder writes it.
 
 Owns the path of each write: the lease is looked at, what was noted is taken along, what happened is put into the
-history, and a lost answer is resolved by what the store then shows. Refuses to decide how an attempt ends.
+history, and a lost answer is resolved by what the store then shows. A write can be the last one of a transaction, with
+rows of others. Refuses to decide how an attempt ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from task_tracker import transitions
 from task_tracker.access import RecordAccess, Step
@@ -17,7 +19,7 @@ from task_tracker.errors import LeaseLost, StoreUnavailable, TaskNotFound
 from task_tracker.holdings import Holding, Holdings
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import TaskRecord, TaskStatus
-from task_tracker.store import Lease, LeaseStore, Stored, Unchanged
+from task_tracker.store import Lease, LeaseStore, Stored, StoreTransaction, Unchanged
 from task_tracker.worker.checkpoints import Progress
 from task_tracker.worker.history import noted
 
@@ -33,6 +35,15 @@ def pauses(clock: Clock) -> Iterator[float]:
     while True:
         yield clock.jitter(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+class _Doubt(NamedTuple):
+    """A transaction whose commit was not answered, and what it would have written; None if nothing of ours."""
+
+    within: StoreTransaction
+    stored: Stored | None
+    mark: int
+    ends: bool
 
 
 class AttemptRecord:
@@ -59,6 +70,14 @@ class AttemptRecord:
         self._progress = Progress(stored.record.progress, written_percent=stored.record.progress)
         self._settled: TaskRecord | None = None
         self._is_doubtful = False
+        self._doubt: _Doubt | None = None
+        self.may_be_settled = False
+        """The handler has said that a transaction of its own ends the task. Whoever ends it looks first."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it is not known if a transaction was committed."""
+        return self._doubt is not None
 
     @property
     def record(self) -> TaskRecord:
@@ -84,19 +103,14 @@ class AttemptRecord:
         Raises LeaseLost, also once the attempt is over, and StoreUnavailable: it may have been written then.
         """
         with self._locks.hold(self.lease.key):
-            self._hold()
+            self._ready()
             before = self._record
             changed = self._changed(step)
             if changed is before:
                 return before
-            try:
+            with self._told_of_loss():
                 stored = self._write(self._store.commit, changed)
-            except LeaseLost as error:
-                self._holdings.lose(self.lease, str(error))
-                raise
-            self._take(stored)
-            if stored.record.status is TaskStatus.CANCELLING:
-                self.lease.cancel_requested.set()
+            self._took(stored)
             return stored.record
 
     def preview(self, step: Step) -> TaskRecord:
@@ -111,6 +125,7 @@ class AttemptRecord:
         LeaseLost. ``error`` and ``error_code`` go into the history of a task that is given back.
         """
         with self._locks.hold(self.lease.key):
+            self._resolve()
             if self._settled is not None:
                 return self._settled
             stored = self._landed() if self._is_doubtful else None
@@ -119,20 +134,137 @@ class AttemptRecord:
                 changed = self._changed(step, error=error, error_code=error_code)
                 operation = self._store.end if changed.status.is_terminal else self._store.release
                 try:
-                    stored = self._write(operation, changed)
-                except LeaseLost as lost:
-                    self._holdings.lose(self.lease, str(lost))
+                    with self._told_of_loss():
+                        stored = self._write(operation, changed)
+                except LeaseLost:
                     raise
                 except BaseException:
                     holding.settling = True
                     self._is_doubtful = True
                     raise
-            self._settled = stored.record
-            self._holdings.drop(self.lease)
-            self._take(stored)
+            self._end(stored)
             return stored.record
 
+    # ---- transactions ----------------------------------------------------------------------------------
+
+    def commit_within(
+        self,
+        within: StoreTransaction,
+        how: Literal["look", "commit", "end"],
+        step: Step = lambda record: record,
+        check: Callable[[], None] = lambda: None,
+    ) -> TaskRecord:
+        """Apply ``step``, write what comes out as the last word of a transaction, and commit that; return the record.
+
+        With ``look`` nothing is written. ``check`` is called before the commit; whatever it raises, or the write does,
+        everything is undone. Raises LeaseLost, StoreUnavailable and what the driver raises; if ``is_in_doubt`` then,
+        the transaction may have been committed, see :meth:`is_committed`.
+        """
+        try:
+            with self._locks.hold(self.lease.key):
+                self._ready()
+                changed = self._record if how == "look" else self._changed(step)
+                with self._told_of_loss():
+                    return self._commit_within(within, how, changed, check)
+        finally:
+            within.roll_back()  # nothing happens after a commit
+
+    def is_committed(self) -> bool:
+        """Find out about the transaction that is in doubt. Raises StoreUnavailable: ask again."""
+        with self._locks.hold(self.lease.key):
+            return self._resolve()
+
+    def settled(self) -> TaskRecord | None:
+        """Return the record as a transaction has ended it, None if none has; waits for one under way.
+
+        Raises StoreUnavailable if that is in doubt.
+        """
+        with self._locks.hold(self.lease.key):
+            self._resolve()
+            return self._settled
+
+    def _commit_within(
+        self,
+        within: StoreTransaction,
+        how: Literal["look", "commit", "end"],
+        changed: TaskRecord,
+        check: Callable[[], None],
+    ) -> TaskRecord:
+        mark = self._access.cache.mark()
+        stored = None
+        if how == "look":
+            wanted = within.look()
+        else:
+            stored = within.write(how, changed)
+            wanted = stored.record.status is TaskStatus.CANCELLING
+        if wanted:
+            self.lease.cancel_requested.set()
+        check()
+        try:
+            within.commit()
+        except StoreUnavailable:
+            self._doubt = _Doubt(within, stored, mark, how == "end")
+            self._settling(how == "end")
+            raise
+        self._land(stored, mark, ends=how == "end")
+        return self._record
+
+    def _resolve(self) -> bool:
+        """Leave no transaction in doubt; tell whether it was committed. Raises StoreUnavailable."""
+        doubt = self._doubt
+        if doubt is None:
+            return False
+        is_committed = doubt.within.is_committed()
+        self._doubt = None
+        if is_committed:
+            self._land(doubt.stored, doubt.mark, ends=doubt.ends)
+        else:
+            self._settling(False)
+        return is_committed
+
+    def _land(self, stored: Stored | None, mark: int, *, ends: bool) -> None:
+        if stored is None:
+            return
+        self._access.note(stored, mark)
+        if ends:
+            self._end(stored)
+        else:
+            self._took(stored)
+
+    def _settling(self, value: bool) -> None:
+        """An end that may have been written makes the lease look lost; only the store's own word counts then."""
+        holding = self._holdings.current(self.lease.key)
+        if holding is not None and holding.lease is self.lease:
+            holding.settling = value
+
     # ---- within --------------------------------------------------------------------------------------
+
+    def _ready(self) -> Holding:
+        """Return what is held, once nothing is in doubt. Raises LeaseLost, StoreUnavailable."""
+        self._hold()
+        self._resolve()
+        return self._hold()
+
+    @contextlib.contextmanager
+    def _told_of_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except LeaseLost as lost:
+            # It may be the signal's, which knows already.
+            self._holdings.lose(self.lease, str(lost))
+            raise
+
+    def _took(self, stored: Stored) -> None:
+        """The lease goes on."""
+        self._take(stored)
+        if stored.record.status is TaskStatus.CANCELLING:
+            self.lease.cancel_requested.set()
+
+    def _end(self, stored: Stored) -> None:
+        """It was the last write under this lease."""
+        self._settled = stored.record
+        self._holdings.drop(self.lease)
+        self._take(stored)
 
     def _hold(self) -> Holding:
         """Return what is held. Raises LeaseLost if that is over: nobody writes after a lease's local end."""

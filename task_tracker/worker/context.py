@@ -14,6 +14,7 @@ import dataclasses
 import logging
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Final, TypeVar, Unpack
 
 from task_tracker.call_threads import NoThread, Share
@@ -30,6 +31,7 @@ from task_tracker.worker.follow_ups import FollowUp, follow_up
 from task_tracker.worker.outcomes import ShuttingDown
 from task_tracker.worker.resources import Resources
 from task_tracker.worker.stops import StopSignal
+from task_tracker.worker.transactions import HookTransaction, TaskTransaction, Transacting
 
 __all__ = ["BlockingTaskContext", "Parts", "TaskContext", "current_context", "entered"]
 
@@ -56,6 +58,9 @@ class Parts:
     kept: Kept
     clock: Clock
     loop: asyncio.AbstractEventLoop
+    transacting: Transacting
+    hook: HookTransaction | None = None
+    """The transaction in which the task is ended; with ``is_ending``."""
     is_ending: bool = False
     """It is given to ``on_failure``: nothing more is noted of the attempt."""
 
@@ -217,6 +222,21 @@ class TaskContext(_Context):
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")
 
+    def transaction(self) -> AbstractAsyncContextManager[TaskTransaction]:
+        """Begin a transaction of the store's database for rows of the handler's own: ``async with ... as tx``.
+
+        ``tx.connection`` is in it. At the end of the block the task's lease is looked at, under a lock, and everything
+        is committed: with ``tx.checkpoint(data)`` or ``tx.complete(result)`` together with that, as one. Everything is
+        undone if the block raises, the lease is lost (LeaseLost) or the handler is to stop (:meth:`check`). While the
+        store is away it waits to begin; if it goes away in between, StoreUnavailable says that nothing was written.
+
+        In ``on_failure`` it is the transaction in which the task is ended, committed with that.
+
+        Raises CapabilityMissing on a store without transactions.
+        """
+        hook = self._parts.hook
+        return self._parts.transacting.on_loop() if hook is None else hook.on_loop()
+
     async def resource(self, name: str) -> Any:
         """Return what the handlers of this worker share under ``name``; it is built when it is first asked for.
 
@@ -268,6 +288,11 @@ class BlockingTaskContext(_Context):
         """As :meth:`TaskContext.submit`."""
         self.check()
         return self._parts.submitter.submit(follow_up(self.key, task_type, payload, options))
+
+    def transaction(self) -> AbstractContextManager[TaskTransaction]:
+        """As :meth:`TaskContext.transaction`, for ``with``; ``tx.connection`` blocks."""
+        hook = self._parts.hook
+        return self._parts.transacting.blocking() if hook is None else hook.blocking()
 
     def resource(self, name: str) -> Any:
         """As :meth:`TaskContext.resource`. Raises also what :meth:`check` raises, while it waits."""

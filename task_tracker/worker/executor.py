@@ -43,6 +43,7 @@ from task_tracker.worker.shortage import Shortage
 from task_tracker.worker.starting import Prepared, Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision
+from task_tracker.worker.transactions import BEGINNING_AT_ONCE, Transacting
 
 __all__ = ["Ended", "Executor"]
 
@@ -109,6 +110,7 @@ class Executor:
         self._submit_calls = Calls(_STORE_CALLS)
         self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
         self._sizes = tracker.sizes
+        self._begin_calls = Calls(BEGINNING_AT_ONCE, blocking=self._store.blocking)
         self._finisher = Finisher(
             self._starter,
             self._store_calls,
@@ -193,7 +195,8 @@ class Executor:
         if attempt is None:
             return True  # it has just ended
         goes_on = any(run is not None and not run.ended.done() for run in (attempt.run, attempt.hook))
-        return goes_on and (attempt.writing_since is not None or lease.lost.is_set())
+        is_over = attempt.writing_since is not None or attempt.record.may_be_settled or lease.lost.is_set()
+        return goes_on and is_over
 
     async def aclose(self) -> None:
         """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""
@@ -204,6 +207,7 @@ class Executor:
         self._starter.end()
         self._store_calls.end()
         self._submit_calls.end()
+        self._begin_calls.end()
 
     # ---- begin ---------------------------------------------------------------------------------------
 
@@ -217,10 +221,11 @@ class Executor:
         )
         handler = self._registry.get(stored.record.task_type, stored.record.handler_version or 0)
         signal = StopSignal(lease, self._clock, cancellable=handler is None or handler.cancellable)
+        workdir = WorkDirectory(self._store, lease)
         parts = Parts(
             record,
             signal,
-            WorkDirectory(self._store, lease),
+            workdir,
             self._resources,
             self._store_calls,
             self._submitter,
@@ -229,6 +234,18 @@ class Executor:
             self._kept,
             self._clock,
             self._loop,
+            Transacting(
+                self._store,
+                lease,
+                record,
+                signal,
+                workdir,
+                self._store_calls,
+                self._begin_calls,
+                self._kept,
+                self._sizes,
+                self._clock,
+            ),
         )
         attempt = UnderWay(lease, record, handler, signal, parts)
         self._running[lease] = attempt

@@ -1,12 +1,13 @@
 """The second half of an attempt: from an outcome to the record that is written.
 
-Owns the stages after the handler: is it tried again, ``on_failure``, the write that is repeated while the store is
-away. Refuses to run handlers.
+Owns the stages after the handler: has it ended its task itself, is it tried again, ``on_failure``, the write that is
+repeated while the store is away. Refuses to run handlers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from typing import Any, NamedTuple
@@ -16,19 +17,20 @@ from task_tracker.clock import Clock
 from task_tracker.errors import LeaseLost, StoreUnavailable
 from task_tracker.handlers import Handler
 from task_tracker.holdings import Holdings
-from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.records import JSON_NULL, TaskRecord, TaskStatus
 from task_tracker.redaction import redact_error
-from task_tracker.store import Lease
+from task_tracker.store import Lease, StoreTransaction
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.context import Parts
-from task_tracker.worker.outcomes import CancelledOutcome, Failed, Lost, Outcome, RetryAt, StopReason
+from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt, StopReason
 from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
 from task_tracker.worker.running import HandlerRun
 from task_tracker.worker.settling import Ending, ending_of, under_wish
 from task_tracker.worker.starting import Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision
+from task_tracker.worker.transactions import HookTransaction
 
 __all__ = ["Ended", "Finisher", "UnderWay"]
 
@@ -88,7 +90,14 @@ class Finisher:
         self._hook_seconds = hook_seconds
 
     async def finish(self, attempt: UnderWay, outcome: Outcome) -> Ended:
-        """Write what ``outcome`` means and return what became of the attempt. Raises nothing but CancelledError."""
+        """Write what ``outcome`` means and return what became of the attempt. Raises nothing but CancelledError.
+
+        What a transaction of the handler's has ended is ended: the first end counts.
+        """
+        completed = await self._completed(attempt)
+        if completed is not None:
+            return _ended(attempt, _as_completed(outcome, completed), completed)
+        await attempt.parts.transacting.undo_all()
         outcome = under_wish(
             self._tried_again(attempt, outcome),
             attempt.handler,
@@ -99,9 +108,10 @@ class Finisher:
         if ending is None:
             self._holdings.drop(attempt.lease)
             return _ended(attempt, outcome, None)
-        if ending.is_failure:
-            ending = await self._with_hook(attempt, ending)
-        written = await self._write(attempt, ending)
+        if ending.is_failure and attempt.handler is not None and attempt.handler.on_failure is not None:
+            written = await self._write_after_hook(attempt, attempt.handler, ending)
+        else:
+            written = await self._write(attempt, ending)
         if isinstance(written, Lost):
             return _ended(attempt, written, None)
         if written.status is TaskStatus.CANCELLED and not isinstance(outcome, CancelledOutcome):
@@ -121,37 +131,85 @@ class Finisher:
         )
         return RetryAt(at, outcome.error, outcome.error_code)
 
-    async def _with_hook(self, attempt: UnderWay, ending: Ending) -> Ending:
-        """Call ``on_failure`` and return the ending, with what went wrong in that call."""
-        handler = attempt.handler
-        if handler is None or handler.on_failure is None:
-            return ending
+    async def _completed(self, attempt: UnderWay) -> TaskRecord | None:
+        """Return the record if a transaction of the handler's has completed the task; only the store can know."""
+        if not attempt.record.may_be_settled:
+            return None
+        attempt.writing_since = asyncio.get_running_loop().time()
+        for pause in pauses(self._clock):
+            with contextlib.suppress(StoreUnavailable, NoThread):
+                return await self._store_calls.make(attempt.record.settled)
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    async def _write_after_hook(
+        self, attempt: UnderWay, handler: Handler, ending: Ending
+    ) -> TaskRecord | Lost:
+        """Call ``on_failure``, then write the ending, in the transaction that it has used if it has."""
+        transaction = HookTransaction(attempt.parts.transacting)
+        try:
+            problem = await self._call_hook(attempt, handler, ending, transaction)
+        except BaseException:
+            begun, _ = transaction.taken()
+            if begun is not None:
+                attempt.parts.transacting.undo_later(begun)
+            raise
+        begun, rolled_back = transaction.taken()
+        problem = problem or rolled_back
+        if problem is None and begun is not None:
+            return await self._write(attempt, ending, begun)
+        if begun is not None:
+            await attempt.parts.transacting.undo(begun)
+        return await self._write(
+            attempt, ending if problem is None else _with_problem(attempt, ending, problem)
+        )
+
+    async def _call_hook(
+        self, attempt: UnderWay, handler: Handler, ending: Ending, transaction: HookTransaction
+    ) -> str | None:
+        """Call ``on_failure`` and return what went wrong in that call."""
         try:
             problem, attempt.hook = await self._starter.call_hook(
                 handler,
                 attempt.record.preview(ending.step),
                 attempt.parts,
+                transaction,
                 self._hook_seconds,
                 foreign=attempt.is_foreign,
             )
         except Exception as error:  # noqa: BLE001  # the record ends all the same
             problem = redact_error(error)
-        if problem is None:
-            return ending
-        _log.error(
-            "on_failure of task %s failed: %s",
-            attempt.lease.key.task_id,
-            problem,
-            extra={"event": "hook_failed", "task_id": attempt.lease.key.task_id},
-        )
-        return ending._replace(step=lambda record: ending.step(record).changed(hook_error=problem))
+        return problem
 
-    async def _write(self, attempt: UnderWay, ending: Ending) -> TaskRecord | Lost:
-        """Write the ending, as often as it takes while the lease is held."""
+    async def _write(
+        self, attempt: UnderWay, ending: Ending, within: StoreTransaction | None = None
+    ) -> TaskRecord | Lost:
+        """Write the ending, as often as it takes while the lease is held; the first time ``within`` a transaction.
+
+        If that fails the rows of ``on_failure`` are not there. The task ends all the same, and says so.
+        """
         attempt.writing_since = asyncio.get_running_loop().time()
         task_id = attempt.lease.key.task_id
 
+        rolled_back: str | None = None
+
         def write() -> TaskRecord:
+            nonlocal within, ending, rolled_back
+            if within is not None:
+                first, within = within, None
+                try:
+                    first.revoke()
+                    return attempt.record.commit_within(first, "end", ending.step)
+                except LeaseLost:
+                    raise
+                except Exception as error:  # noqa: BLE001  # whatever the driver raises
+                    first.roll_back()
+                    rolled_back = f"its rows were rolled back: {redact_error(error)}"
+            if rolled_back is not None:
+                settled = attempt.record.settled()  # its commit may not have been answered
+                if settled is not None:
+                    return settled
+                ending, rolled_back = _with_problem(attempt, ending, rolled_back), None
             return attempt.record.settle(ending.step, error=ending.error, error_code=ending.error_code)
 
         try:
@@ -178,6 +236,29 @@ class Finisher:
             )
             self._holdings.drop(attempt.lease)
             return Lost(redact_error(error))
+
+
+def _with_problem(attempt: UnderWay, ending: Ending, problem: str) -> Ending:
+    """Return the ending, with what went wrong in ``on_failure``."""
+    _log.error(
+        "on_failure of task %s failed: %s",
+        attempt.lease.key.task_id,
+        problem,
+        extra={"event": "hook_failed", "task_id": attempt.lease.key.task_id},
+    )
+    return ending._replace(step=lambda record: ending.step(record).changed(hook_error=problem))
+
+
+def _as_completed(outcome: Outcome, record: TaskRecord) -> Done:
+    """Return the outcome of an attempt that has completed its task before it ended."""
+    if not isinstance(outcome, Done):
+        _log.warning(
+            "task %s was completed by a transaction of its handler; how that ended after it (%s) does not count",
+            record.task_id,
+            outcome.name,
+            extra={"event": "completed_before", "task_id": record.task_id, "outcome": outcome.name},
+        )
+    return Done(JSON_NULL if record.result_json is None else record.result_json, record.resource_id)
 
 
 def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:

@@ -36,6 +36,7 @@ __all__ = [
     "Stop",
     "StopReason",
     "TimedOut",
+    "as_done",
     "error_text",
     "judged",
 ]
@@ -277,6 +278,15 @@ def _done(value: object, sizes: Sizes) -> Outcome:
         return Failed(error_text(str(error)), "result_too_large")
     except BaseException as error:  # noqa: BLE001  # whatever a value does when it is looked at
         return Failed(error_text(error), "unserializable_result")
+
+
+def as_done(value: object, sizes: Sizes) -> Done:
+    """Return what is stored of a result. Raises Fail for one that cannot be."""
+    outcome = _done(value, sizes)
+    if isinstance(outcome, Failed):
+        raise Fail(outcome.error, outcome.error_code)
+    assert isinstance(outcome, Done), "a result is stored or it is not"
+    return outcome
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -20,6 +20,7 @@ from task_tracker.worker.context import BlockingTaskContext, Parts, TaskContext,
 from task_tracker.worker.importing import Imports
 from task_tracker.worker.outcomes import Failed, Interrupted, Outcome, Raised, error_text
 from task_tracker.worker.running import CoroutineRun, HandlerRun, ThreadRun, is_async
+from task_tracker.worker.transactions import HookTransaction
 
 __all__ = ["Prepared", "Starter"]
 
@@ -96,7 +97,14 @@ class Starter:
         return self._start(prepared.function, prepared.argument, parts, self.handler_calls)
 
     async def call_hook(
-        self, handler: Handler, record: TaskRecord, parts: Parts, seconds: float, *, foreign: bool
+        self,
+        handler: Handler,
+        record: TaskRecord,
+        parts: Parts,
+        transaction: HookTransaction,
+        seconds: float,
+        *,
+        foreign: bool,
     ) -> Called:
         """Call ``on_failure``, for ``seconds`` at most; ``foreign``: of a task that another worker has left.
 
@@ -106,7 +114,7 @@ class Starter:
         if hook is None:
             return Called()
         threads = self._foreign_hook_calls if foreign else self._hook_calls
-        run = self._start(hook, record, dataclasses.replace(parts, is_ending=True), threads)
+        run = self._start(hook, record, dataclasses.replace(parts, is_ending=True, hook=transaction), threads)
         try:
             await asyncio.wait({run.ended}, timeout=seconds)
         finally:

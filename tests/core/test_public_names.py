@@ -66,10 +66,11 @@ NAMES = [
 ]
 # Positional ones in their order, `*`, keyword-only ones; "=" has a default.
 SIGNATURES = {
-    "create": "task_type resource_id= * account_id user_id task_id= meta= payload= private=",
+    "create": "task_type resource_id= * account_id user_id task_id= meta= payload= private= connection=",
     "create_if_no_running": "task_type resource_id * account_id user_id",
     "submit": "task_type payload= * account_id user_id resource_id= version= dedupe= not_before= priority= "
-    "timeout_seconds= max_attempts= task_id= meta= private= unregistered=",
+    "timeout_seconds= max_attempts= task_id= meta= private= unregistered= connection=",
+    "wake": "submission",
     "retry": "task_id account_id= user_id= * payload= private= version= not_before= unregistered=",
     "resume": "task_id account_id= user_id= * payload= private= version= not_before= unregistered=",
     "start": "task_id account_id= user_id= * stage= wait_seconds=",

@@ -9,8 +9,9 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.postgres.grounds import Ground, Grounds
+    from tests.postgres.transacting import Bench
 
-__all__ = ["bare", "ground", "grounds"]
+__all__ = ["bare", "ground", "grounds", "one", "sync"]
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +41,18 @@ def ground(grounds: Grounds) -> Iterator[Ground]:
 def bare(grounds: Grounds) -> Ground:
     """A schema that is not there yet."""
     return grounds.take(migrated=False)
+
+
+@pytest.fixture(params=[False, True], ids=["async", "sync"])
+def sync(request: pytest.FixtureRequest) -> bool:
+    """Which kind of handlers a test is about."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def one(ground: Ground, sync: bool) -> Iterator[Bench]:
+    """A bench for attempts that write rows of their own."""
+    from tests.postgres.transacting import bench
+
+    with bench(ground, sync=sync) as made:
+        yield made

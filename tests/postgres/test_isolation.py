@@ -18,7 +18,7 @@ import pytest
 from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
 from task_tracker.records import TaskRecord
-from task_tracker.store import Expired, Lease, Stored
+from task_tracker.store import Expired, Lease, Stored, StoreTransaction
 from task_tracker.testing import RecordMaker
 from tests.postgres.grounds import Ground
 from tests.postgres.interleaving import Call, Interleaver
@@ -124,6 +124,47 @@ def end(who: str, scene: Scene, store: PostgresTaskStore) -> object:
     return store.end(anew(lease), transitions.completed(record, record.updated_at, b'"done"'))
 
 
+def end_within(who: str, scene: Scene, store: PostgresTaskStore) -> object:
+    """A row of the caller's own goes with the end; any table will do."""
+    lease, record = scene.held()
+    done = transitions.completed(record, record.updated_at, b'"done"')
+    return within(store, anew(lease), lambda begun: begun.write("end", done), who, scene)
+
+
+def commit_within(who: str, scene: Scene, store: PostgresTaskStore) -> object:
+    lease, record = scene.held()
+    return within(
+        store,
+        anew(lease),
+        lambda begun: begun.write("commit", record.changed(message=f"of {who}")),
+        who,
+        scene,
+    )
+
+
+def look_within(who: str, scene: Scene, store: PostgresTaskStore) -> object:
+    return within(store, anew(scene.held()[0]), lambda begun: begun.look(), who, scene)
+
+
+def within(
+    store: PostgresTaskStore,
+    lease: Lease,
+    write: Callable[[StoreTransaction], object],
+    who: str,
+    scene: Scene,
+) -> object:
+    begun = store.begin(lease, for_loop=False)
+    try:
+        names = scene.ground.names
+        begun.connection.execute(names.fill("INSERT INTO {paused} (task_type) VALUES (%s)"), [f"of {who}"])
+        begun.revoke()
+        answer = write(begun)
+        begun.commit()
+        return answer
+    finally:
+        begun.roll_back()
+
+
 def cancel(who: str, scene: Scene, store: PostgresTaskStore) -> object:
     assert scene.record is not None
     return store.request_cancel(scene.record.key)
@@ -175,6 +216,11 @@ PAIRS: list[tuple[Prepare, Do, Do]] = [
     (running, commit, end),
     (running, end, cancel),
     (running, end, end),
+    (running, end_within, cancel),
+    (running, end_within, end),
+    (running, commit_within, cancel),
+    (running, commit_within, commit_within),
+    (running, look_within, cancel),
     (running, release, cancel),
     (running, release, claim_next),
     (running, end, update),
@@ -189,6 +235,11 @@ PAIRS: list[tuple[Prepare, Do, Do]] = [
     (late, take_over, commit),
     (late, take_over, end),
     (late, take_over, release),
+    (late, take_over, end_within),
+    (late, take_over, look_within),
+    (silent, take_over, end_within),
+    (silent, take_over, commit_within),
+    (silent, renew, end_within),
     (nothing, create_alone, create_alone),
     (nothing, create_alone, delete_owner),
 ]
@@ -284,6 +335,6 @@ def left(ground: Ground) -> list[tuple[object, ...]]:
         assert row[1] == row[2], "the column says what the record says"
     return [
         *rows,
-        *ground.run("SELECT task_type FROM {paused}"),
+        *ground.run("SELECT task_type FROM {paused} ORDER BY task_type"),
         *ground.run("SELECT user_id FROM {deletions}"),
     ]

@@ -51,7 +51,7 @@ def test_running_handler_is_told_of_a_cancel_at_a_heartbeat(crew: Crew) -> None:
 
 
 def test_handler_that_runs_longer_than_a_lease_keeps_it(crew: Crew, ground: Ground) -> None:
-    """Heartbeats come while it works; between them most of a term may pass. [D019]"""
+    """Heartbeats come while it works; between them most of a term may pass. [D019] [D030]"""
     task = crew.submit("hold")
     with InThread(crew.worker()):
         WORK.wait_begun()
@@ -65,7 +65,7 @@ def test_handler_that_runs_longer_than_a_lease_keeps_it(crew: Crew, ground: Grou
 
 
 def test_task_of_a_worker_that_died_is_tried_again_by_another(crew: Crew, ground: Ground) -> None:
-    """[D003] [D006]"""
+    """[D003] [D006] [D030] One lease after it was heard of last, and a pass."""
     handlers = registry(idempotent=True, retry_seconds=0.01)
     task = crew.tracker(handlers).submit("note", **OWNER).record
     crew.crash(task.key)
@@ -86,3 +86,21 @@ def test_crash_blocks_no_resource_for_longer_than_a_lease(crew: Crew, ground: Gr
     assert crew.worker(tracker).run_once() == 0
     assert crew.seen(task).error_code == "holder_lost"
     assert tracker.submit("note", resource_id="r", dedupe=True, **OWNER).created
+
+
+def test_task_for_later_is_run_once_at_its_time(crew: Crew, ground: Ground) -> None:
+    """[D030] Scheduled three leases ahead: it is not taken for lost meanwhile, and not delivered twice."""
+    now = float(ground.run("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
+    task = crew.submit("note", not_before=now + 90)
+    worker = crew.worker()
+    for _ in range(3):
+        ground.lapse(29)
+        worker.run_once()
+        assert WORK.runs == []
+        assert crew.seen(task).status is TaskStatus.PENDING
+        ground.bring_forward(29)
+    ground.bring_forward(4)
+    assert worker.run_once() == 1
+    assert worker.run_once() == 0
+    assert WORK.runs == [(task.task_id, 1)]
+    assert crew.seen(task).status is TaskStatus.COMPLETED

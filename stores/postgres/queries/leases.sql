@@ -57,6 +57,16 @@ UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(k
 UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s)
 RETURNING t.revision, {told}
 
+-- name: look_held
+-- The last word of a transaction that writes nothing here: nobody takes the lease before it has ended.
+SELECT t.status = 'cancelling' FROM {tasks} t
+WHERE {of_key} AND t.token = %(token)s AND t.epoch = %(epoch)s AND t.lease_expires_at > clock_timestamp()
+FOR NO KEY UPDATE
+
+-- name: fate
+-- What became of a transaction whose commit was not answered.
+SELECT pg_xact_status(%(xid)s::text::xid8)
+
 -- name: of_tokens
 SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = ANY(%(tokens)s)
 

@@ -1,0 +1,119 @@
+"""Creations on a connection of the caller's: a task together with the rows that it is about, or neither.
+
+Owns how the statements of this store are sent there, also from another thread to a connection of an event loop. Refuses
+to begin, end or repeat anything: the transaction is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import TupleRow, tuple_row
+
+from stores.postgres.connections import RawJson
+from stores.postgres.database import Row, Session
+from stores.postgres.statements import Statements
+from stores.postgres.trouble import unavailable
+from task_tracker.store import OnLoop
+
+__all__ = ["JoinedDatabase"]
+
+_T = TypeVar("_T")
+
+_Found = tuple[list[Row], int]
+
+
+class JoinedDatabase:
+    """Runs work in the caller's transaction, once. Raises TypeError, ValueError for a connection that will not do."""
+
+    def __init__(self, connection: object, statements: Statements, *, quiet: bool) -> None:
+        given = connection.connection if isinstance(connection, OnLoop) else connection
+        wanted = psycopg.AsyncConnection if isinstance(connection, OnLoop) else psycopg.Connection
+        if not isinstance(given, wanted):
+            raise TypeError(
+                f"connection is {type(given).__module__}.{type(given).__qualname__}; TaskTracker takes a "
+                "psycopg.Connection, AsyncTaskTracker a psycopg.AsyncConnection"
+            )
+        if given.closed:
+            raise ValueError(
+                "connection is closed; give one that is open, in the transaction of your own rows"
+            )
+        self._ask: Callable[[bytes, dict[str, Any]], _Found]
+        if isinstance(given, psycopg.AsyncConnection):
+            assert isinstance(connection, OnLoop), "those are refused above"
+            self._ask = _OnLoop(given, connection.loop).ask
+        else:
+            self._ask = _Here(given).ask
+        self._statements = statements
+        self._quiet = quiet
+
+    def read(self, what: str, work: Callable[[Session], _T]) -> _T:
+        """Run work that changes nothing. Raises StoreUnavailable; ``what`` is what it would not do, as a verb."""
+        return self.write(what, work)
+
+    def write(self, what: str, work: Callable[[Session], _T], *, repeats: bool = True) -> _T:
+        """Run work. Raises StoreUnavailable: the caller's transaction can only be rolled back then."""
+        try:
+            return work(_JoinedSession(self._ask, self._statements, quiet=self._quiet))
+        except psycopg.Error as error:
+            raise unavailable(error, what) from error
+
+
+class _JoinedSession(Session):
+    def __init__(
+        self, ask: Callable[[bytes, dict[str, Any]], _Found], statements: Statements, *, quiet: bool
+    ) -> None:
+        self.again = False
+        self._is_quiet = quiet
+        self._ask = ask
+        self._named = statements
+
+    def one(self, name: str, params: dict[str, Any] | None = None) -> Row | None:
+        rows = self.all(name, params)
+        return rows[0] if rows else None
+
+    def all(self, name: str, params: dict[str, Any] | None = None) -> list[Row]:
+        return self._asked(name, params)[0]
+
+    def run(self, name: str, params: dict[str, Any] | None = None) -> int:
+        return self._asked(name, params)[1]
+
+    def _asked(self, name: str, params: dict[str, Any] | None) -> _Found:
+        params = params or {}
+        if self._is_quiet and "news" in params:
+            params = {**params, "news": None}
+        return self._ask(self._named[name], params)
+
+
+class _Here:
+    """Asks in the caller's thread."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
+        # A cursor of this module's own: the caller's may give other rows, or take other parameters.
+        with psycopg.Cursor[TupleRow](self._connection, row_factory=tuple_row) as cursor:
+            cursor.adapters.register_loader("json", RawJson)
+            cursor.execute(statement, params, prepare=False)
+            return cursor.fetchall(), cursor.rowcount
+
+
+class _OnLoop:
+    """Asks on the loop on which the caller awaits this call."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+
+    def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
+        return asyncio.run_coroutine_threadsafe(self._ask(statement, params), self._loop).result()
+
+    async def _ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
+        async with psycopg.AsyncCursor[TupleRow](self._connection, row_factory=tuple_row) as cursor:
+            cursor.adapters.register_loader("json", RawJson)
+            await cursor.execute(statement, params, prepare=False)
+            return await cursor.fetchall(), cursor.rowcount
