@@ -200,6 +200,9 @@ def delete_owner(who: str, scene: Scene, store: PostgresTaskStore) -> object:
 Prepare = Callable[[Scene], None]
 Do = Callable[[str, Scene, PostgresTaskStore], object]
 
+LONG: list[tuple[Prepare, Do, Do]] = [(two_pending, claim_next, claim_next)]
+"""Hundreds of schedules; with one task that waits there are fewer."""
+
 PAIRS: list[tuple[Prepare, Do, Do]] = [
     (pending, claim, claim),
     (pending, claim, cancel),
@@ -266,7 +269,11 @@ def interleaver(ground: Ground) -> Iterator[Interleaver]:
         yield interleaver
 
 
-@pytest.mark.parametrize(("prepare", "one", "other"), PAIRS, ids=lambda part: part.__name__)
+@pytest.mark.parametrize(
+    ("prepare", "one", "other"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] if pair in LONG else []) for pair in PAIRS],
+    ids=lambda part: part.__name__,
+)
 def test_every_schedule_gives_what_one_order_gives(
     ground: Ground, interleaver: Interleaver, totals: Counter[str], prepare: Prepare, one: Do, other: Do
 ) -> None:
