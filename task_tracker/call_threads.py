@@ -78,15 +78,34 @@ class CallThreads:
         self.post(future, partial(_carry_out, future, run), share)
         return future
 
-    def post(self, ticket: Hashable, run: Callable[[], object], share: Share | None = None) -> None:
-        """Do the same for who learns what came of it in his own way: ``run`` raises nothing. Raises NoThread."""
+    def post(
+        self,
+        ticket: Hashable,
+        run: Callable[[], object],
+        share: Share | None = None,
+        *,
+        patient: bool = False,
+    ) -> None:
+        """Do the same for who learns what came of it in his own way: ``run`` raises nothing. Raises NoThread.
+
+        ``patient``: it may wait for a thread that is at work, so that short calls do not wake a thread each. Who says
+        so calls :meth:`hurry` before long: the call under way may be a long one.
+        """
         call = _Call(run, share)
         with self._changed:
             if self._closed:
                 raise RuntimeError("these threads have been told to end")
-            if self._may_run(call):
+            if self._may_run(call) and not (patient and len(self._threads) > self._idle):
                 self._wake_one()
             self._waiting[ticket] = call
+
+    def hurry(self) -> bool:
+        """Let what waits have threads, as far as there are more; False if nothing waited."""
+        with self._changed:
+            for call in self._waiting.values():
+                if self._may_run(call):
+                    self._wake_one()
+            return bool(self._waiting)
 
     def withdraw(self, future: Future[Any]) -> bool:
         """Take a call back; False if it has begun, and then it goes on."""

@@ -11,13 +11,22 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from task_tracker.call_threads import CallThreads, Share
 
-__all__ = ["Calls", "Kept", "look_at"]
+__all__ = ["After", "Calls", "Kept", "look_at"]
 
 _T = TypeVar("_T")
+
+_PATIENCE_SECONDS: Final = 0.005
+"""What calls wait for those that are under way before they get threads of their own."""
+_FEWEST_MADE: Final = 2
+"""If fewer are made meanwhile, they take long."""
+_CALLS_IN_A_HURRY: Final = 30
+
+After = Callable[[], Callable[[], None]]
+"""What a thread does once it has made a call: something that may take long. What that returns is called on the loop."""
 
 
 class _Answer(NamedTuple):
@@ -40,14 +49,25 @@ class _Answer(NamedTuple):
 class Calls:
     """At most ``most`` threads. With ``blocking=False``, :meth:`make` makes calls at once, without any.
 
-    ``prompt`` is that of :class:`CallThreads`.
+    ``short``: calls usually take less than a thread to wake, so that one thread makes them one after the other and the
+    loop hears of several at once; those that take longer are not waited for for long. ``prompt`` is that of
+    :class:`CallThreads`.
     """
 
-    def __init__(self, most: int, *, blocking: bool = True, prompt: bool = False) -> None:
+    def __init__(
+        self, most: int, *, blocking: bool = True, prompt: bool = False, short: bool = False
+    ) -> None:
         self._threads = CallThreads(most, prompt=prompt)
         self._blocking = blocking
-        self._answers: deque[tuple[asyncio.Future[Any], _Answer]] = deque()
+        self._are_short = short
+        self._answers: deque[Callable[[], None]] = deque()
+        """What the loop is to call: each answer is handed over by one."""
         self._is_loop_told = False
+        self._is_looking = False
+        """It looks by itself soon."""
+        self._in_a_hurry = 0
+        """How many of the next calls wait for nobody: those before them took long."""
+        self._made = 0
 
     @property
     def idle(self) -> int:
@@ -66,14 +86,29 @@ class Calls:
         """Take a call back; False if it has begun, and then it goes on."""
         return self._threads.withdraw(future)
 
-    async def make(self, call: Callable[[], _T], share: Share | None = None) -> _T:
-        """Return what ``call`` returns. Cancelled, it is taken back, or goes on if it has begun. Raises NoThread."""
+    async def make(
+        self,
+        call: Callable[[], _T],
+        share: Share | None = None,
+        then: Callable[[], After | None] | None = None,
+    ) -> _T:
+        """Return what ``call`` returns. Cancelled, it is taken back, or goes on if it has begun. Raises NoThread.
+
+        ``then`` is called on the same thread once ``call`` has returned and before anybody knows, and what it returns
+        once its answer can be known; what that returns is called on the loop. Neither raises. It is left out where
+        calls are made without threads.
+        """
         if not self._blocking:
             return call()
         loop = asyncio.get_running_loop()
         waited: asyncio.Future[_T] = loop.create_future()
         run = contextvars.copy_context().run
-        self._threads.post(waited, lambda: self._answer(loop, waited, _Answer.of(partial(run, call))), share)
+        self._threads.post(
+            waited,
+            lambda: self._carry_out(loop, waited, partial(run, call), then),
+            share,
+            patient=self._is_patient(loop),
+        )
         try:
             return await waited
         except asyncio.CancelledError:
@@ -82,27 +117,63 @@ class Calls:
                 look_at(waited)
             raise
 
-    def _answer(self, loop: asyncio.AbstractEventLoop, waited: asyncio.Future[Any], answer: _Answer) -> None:
-        """Hand an answer to the loop. Waking it is dear, and done once for all answers that it has not seen yet."""
-        self._answers.append((waited, answer))
-        if not self._is_loop_told:
-            self._is_loop_told = True
-            try:
-                loop.call_soon_threadsafe(self._hand_out)
-            except RuntimeError:  # the loop has closed, nobody waits
-                self._is_loop_told = False
-                self._answers.clear()
+    def _carry_out(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        waited: asyncio.Future[Any],
+        call: Callable[[], Any],
+        then: Callable[[], After | None] | None,
+    ) -> None:
+        answer = _Answer.of(call)
+        after = None if then is None or answer.error is not None else then()
+        self._answers.append(partial(_hand_over, waited, answer))
+        self._made += 1
+        if after is not None:
+            self._tell(loop, is_more_to_come=True)
+            self._answers.append(after())
+            self._made += 1
+        self._tell(loop, is_more_to_come=len(self._threads) > 0)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, *, is_more_to_come: bool) -> None:
+        """Have the loop hand out answers. Waking it is dear, and done once for all that it has not seen yet.
+
+        While more is to come in this thread, nobody is told as long as the loop is going to look by itself.
+        """
+        if self._is_loop_told or (is_more_to_come and self._is_looking):
+            return
+        self._is_loop_told = True
+        try:
+            loop.call_soon_threadsafe(self._hand_out)
+        except RuntimeError:  # the loop has closed, nobody waits
+            self._is_loop_told = False
+            self._answers.clear()
 
     def _hand_out(self) -> None:
         self._is_loop_told = False  # first: an answer that comes from now on may not be among these
         while self._answers:
-            waited, answer = self._answers.popleft()
-            if waited.done():
-                continue  # cancelled
-            if answer.error is None:
-                waited.set_result(answer.value)
-            else:
-                waited.set_exception(answer.error)
+            self._answers.popleft()()
+
+    def _is_patient(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Tell whether a call may wait for others: where those are short, that is cheaper than more threads."""
+        if not self._are_short:
+            return False
+        if self._in_a_hurry:
+            self._in_a_hurry -= 1
+            return False
+        if not self._is_looking:
+            self._is_looking = True
+            loop.call_later(_PATIENCE_SECONDS, self._look, loop, self._made)
+        return True
+
+    def _look(self, loop: asyncio.AbstractEventLoop, made: int) -> None:
+        """See what the calls that were made patiently have come to, a moment ago."""
+        self._is_looking = False  # first, as above
+        self._hand_out()
+        if self._made - made < _FEWEST_MADE and self._threads.hurry():
+            self._in_a_hurry = _CALLS_IN_A_HURRY
+        elif len(self._threads):
+            self._is_looking = True
+            loop.call_later(_PATIENCE_SECONDS, self._look, loop, self._made)
 
     def end(self) -> None:
         """Let calls come to their end, then the threads; wait for neither."""
@@ -144,6 +215,15 @@ class Kept:
         for task in tasks:
             task.cancel()
         return tasks
+
+
+def _hand_over(waited: asyncio.Future[Any], answer: _Answer) -> None:
+    if waited.done():
+        return  # cancelled
+    if answer.error is None:
+        waited.set_result(answer.value)
+    else:
+        waited.set_exception(answer.error)
 
 
 def look_at(future: asyncio.Future[Any]) -> None:

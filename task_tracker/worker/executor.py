@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from task_tracker.call_threads import NoThread, Share
@@ -23,7 +24,7 @@ from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.submitting import Submitter
 from task_tracker.tracker import TaskTracker
 from task_tracker.worker.attempts import AttemptRecord, pauses
-from task_tracker.worker.calls import Calls, Kept
+from task_tracker.worker.calls import After, Calls, Kept
 from task_tracker.worker.context import Parts
 from task_tracker.worker.effects import WorkDirectory
 from task_tracker.worker.finishing import Ended, Finisher, UnderWay
@@ -67,7 +68,8 @@ class Executor:
     ``threads``: how many sync handlers may run at once; one for each slot. ``default_timeout_seconds`` is for
     handlers without one of their own; a task may shorten either, never exceed it. ``hook_seconds``: what an
     ``on_failure`` may take. ``import_seconds``: how long a task waits for its handler to be imported, before its own
-    time begins; then it is given back.
+    time begins; then it is given back. ``ahead`` is called, in the thread that has written how an attempt ended, when
+    that leaves nothing running; it may return what that thread is to do then.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Executor:
         default_timeout_seconds: float = TIMEOUT_SECONDS,
         hook_seconds: float = HOOK_SECONDS,
         import_seconds: float = IMPORT_SECONDS,
+        ahead: Callable[[], After | None] = lambda: None,
     ) -> None:
         self._access = tracker.access
         self._store = _leases_of(tracker)
@@ -105,7 +108,7 @@ class Executor:
         self._starter = Starter(self._kept, threads, _positive(import_seconds, "import_seconds"))
         self.shortage = Shortage(self._clock, registry, self._starter.handler_calls)
         """Of threads, for which handlers waited."""
-        self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking)
+        self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking, short=True)
         # Threads even where the store needs none: a wake-up may go over a network.
         self._submit_calls = Calls(_STORE_CALLS)
         self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
@@ -117,6 +120,7 @@ class Executor:
             self.holdings,
             self._clock,
             hook_seconds=_positive(hook_seconds, "hook_seconds"),
+            ahead=ahead,
         )
         self._running: dict[Lease, UnderWay] = {}
         self._is_interrupted = False

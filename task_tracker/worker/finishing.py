@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from task_tracker.call_threads import NoThread
@@ -21,7 +22,7 @@ from task_tracker.records import JSON_NULL, TaskRecord, TaskStatus
 from task_tracker.redaction import redact_error
 from task_tracker.store import Lease, StoreTransaction
 from task_tracker.worker.attempts import AttemptRecord, pauses
-from task_tracker.worker.calls import Calls
+from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.context import Parts
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt, StopReason
 from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
@@ -78,16 +79,24 @@ class UnderWay:
 
 
 class Finisher:
-    """``hook_seconds``: what an ``on_failure`` may take."""
+    """``hook_seconds``: what an ``on_failure`` may take. ``ahead``: see :class:`Executor`."""
 
     def __init__(
-        self, starter: Starter, store_calls: Calls, holdings: Holdings, clock: Clock, *, hook_seconds: float
+        self,
+        starter: Starter,
+        store_calls: Calls,
+        holdings: Holdings,
+        clock: Clock,
+        *,
+        hook_seconds: float,
+        ahead: Callable[[], After | None],
     ) -> None:
         self._starter = starter
         self._store_calls = store_calls
         self._holdings = holdings
         self._clock = clock
         self._hook_seconds = hook_seconds
+        self._ahead = ahead
 
     async def finish(self, attempt: UnderWay, outcome: Outcome) -> Ended:
         """Write what ``outcome`` means and return what became of the attempt. Raises nothing but CancelledError.
@@ -192,6 +201,7 @@ class Finisher:
         task_id = attempt.lease.key.task_id
 
         rolled_back: str | None = None
+        then = self._ahead if not attempt.is_foreign and not _going_on(attempt) else None
 
         def write() -> TaskRecord:
             nonlocal within, ending, rolled_back
@@ -215,7 +225,7 @@ class Finisher:
         try:
             for number, pause in enumerate(pauses(self._clock)):
                 try:
-                    return await self._store_calls.make(write)
+                    return await self._store_calls.make(write, then=then)
                 except (StoreUnavailable, NoThread) as error:
                     if number == 0:
                         _log.warning(
@@ -261,8 +271,12 @@ def _as_completed(outcome: Outcome, record: TaskRecord) -> Done:
     return Done(JSON_NULL if record.result_json is None else record.result_json, record.resource_id)
 
 
+def _going_on(attempt: UnderWay) -> list[asyncio.Future[Any]]:
+    return [run.ended for run in (attempt.run, attempt.hook) if run is not None and not run.ended.done()]
+
+
 def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:
-    going_on = [run.ended for run in (attempt.run, attempt.hook) if run is not None and not run.ended.done()]
+    going_on = _going_on(attempt)
     if len(going_on) > 1:
         return Ended(outcome, record, asyncio.gather(*going_on))
     return Ended(outcome, record, going_on[0] if going_on else None)

@@ -2,7 +2,8 @@
 
 Owns when the store is asked, and what was claimed until it is started. Runs on the worker's event loop, so that nothing
 more is claimed while a handler blocks it: others may take those tasks, and what was just claimed is given back to them.
-Refuses to know what is done with a claimed task.
+The one exception saves a way to the loop and back for each task: the thread that has written the end of an attempt
+claims the next task for its slot (:meth:`ClaimLoop.ahead`). Refuses to know what is done with a claimed task.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -20,7 +22,7 @@ from task_tracker.duty import Duty
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.wakeups import WakeUp
-from task_tracker.worker.calls import Calls
+from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.limits import Kind, Limits
 from task_tracker.worker.readiness import StoreHealth
@@ -179,6 +181,10 @@ class ClaimLoop:
         self._give_back = give_back
         self._unstarted: deque[Claimed] = deque()
         self._claims_under_way: dict[object, float] = {}
+        self._going_ahead = threading.Lock()
+        self._is_ahead = False
+        """A thread claims ahead, or is about to."""
+        self._may_go_ahead = False
         self._news = asyncio.Event()
         self._stopping = False
 
@@ -192,6 +198,44 @@ class ClaimLoop:
         """Have it look for work now: a task may wait, a slot may be free. On the loop's thread."""
         self._news.set()
 
+    def ahead(self) -> After | None:
+        """Claim one in this thread, for the slot of an attempt whose end was just written and is not known yet.
+
+        By one thread at a time, whatever the store does, so that others are left for what is to be written.
+        """
+        with self._going_ahead:
+            if self._is_ahead or not self._may_go_ahead:
+                return None
+            self._is_ahead = True
+        return self._claim_ahead
+
+    def _claim_ahead(self) -> Callable[[], None]:
+        claim = object()
+        self._claims_under_way[claim] = self._clock.monotonic()
+        try:
+            batch = self._claim(1)
+        finally:
+            del self._claims_under_way[claim]
+            self._is_ahead = False  # last: what was claimed is among the unstarted ones
+        if batch.error is not None:
+            self._trouble(batch.error)
+        return self._news.set
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether something is claimed and not started, or may be in a moment."""
+        return self._is_ahead or bool(self._unstarted)
+
+    @property
+    def free(self) -> int:
+        """For how many more tasks there are slots."""
+        ahead = self._is_ahead  # first: what it claims is among the unstarted ones before it has ended
+        return self._slots.free - ahead - len(self._unstarted)
+
+    def go_ahead(self) -> None:
+        """Let threads claim ahead from now on, until it is told to stop."""
+        self._may_go_ahead = True
+
     async def news(self) -> None:
         """Return once it was told to look, or to stop, since this returned last."""
         await self._news.wait()
@@ -203,15 +247,28 @@ class ClaimLoop:
     def stop(self) -> None:
         """Claim nothing more; :meth:`run` returns once a claim that is under way has come back."""
         self._stopping = True
+        with self._going_ahead:
+            self._may_go_ahead = False
         self._news.set()
+
+    async def refuse_rest(self) -> None:
+        """Refuse what was claimed ahead, also what is just being claimed, once it was told to stop."""
+        while self.is_owing:
+            self._news.clear()
+            while (claimed := self._next_unstarted()) is not None:
+                await self._refuse(*claimed)
+            if self._is_ahead:
+                await self._news.wait()
 
     async def run(self) -> None:
         """Claim until told to stop. Survives whatever the store does."""
+        self.go_ahead()
         while not self._stopping:
             self._news.clear()  # before looking: what is heard while looking leads to another look
-            free = self._slots.free
+            await self.start_claimed()
+            free = self.free
             pause: float | None = None
-            if free:
+            if free > 0:
                 batch = await self.fill(free)
                 if batch.error is not None:
                     pause = self._outage.next()
@@ -234,16 +291,23 @@ class ClaimLoop:
         except NoThread as error:
             self._no_thread(error)
             return Batch([], error)
-        while (claimed := self._next_unstarted()) is not None:
+        await self.start_claimed()
+        return batch
+
+    async def start_claimed(self) -> None:
+        """Start what is claimed, as far as there are slots: one claimed ahead may have come before its slot."""
+        while self._stopping or self._slots.free:
+            claimed = self._next_unstarted()
+            if claimed is None:
+                return
             if self._stopping:
                 await self._refuse(*claimed)
-            else:
-                self._slots.take()
-                self._start(*claimed)
-                # One after the other: a handler that blocks the loop as it begins must not have the others behind it.
-                for _ in range(_TURNS_TO_BEGIN if self._unstarted else 0):
-                    await asyncio.sleep(0)
-        return batch
+                continue
+            self._slots.take()
+            self._start(*claimed)
+            # One after the other: a handler that blocks the loop as it begins must not have the others behind it.
+            for _ in range(_TURNS_TO_BEGIN if self._unstarted else 0):
+                await asyncio.sleep(0)
 
     async def one(self) -> Batch:
         """Claim one for whoever starts it himself and has taken a slot for it. Raises NoThread."""

@@ -76,7 +76,7 @@ class Shift:
         self._clock = clock = terms.tracker.clock
         self._hooks = terms.hooks
         self._health = StoreHealth(clock, terms.hooks)
-        self._calls = Calls(_CLAIM_THREADS, blocking=terms.store.blocking)
+        self._calls = Calls(_CLAIM_THREADS, blocking=terms.store.blocking, short=True)
         self._rescue_calls = Calls(RESCUE_THREADS, blocking=terms.store.blocking)
         self._heartbeats = Heartbeats(terms.store, clock, self._signalled, terms.hooks)
         self._slots = Slots(terms.concurrency, self._slot_freed)
@@ -90,6 +90,7 @@ class Shift:
             hooks=terms.hooks,
             threads=terms.concurrency,
             default_timeout_seconds=terms.timeout_seconds,
+            ahead=lambda: self._claims.ahead(),  # noqa: PLW0108  # made below
         )
         self.crew = Crew(
             self._executor, self._heartbeats, self._slots, terms.registry, clock, self._attempt_ended
@@ -187,11 +188,14 @@ class Shift:
         self._watch.start()
         if self._terms.rescue:
             await self._rescuer.rescue()
+        self._claims.go_ahead()
         while True:
-            batch = await self._claims.fill(self._slots.free) if self._slots.free else None
+            await self._claims.start_claimed()
+            free = self._claims.free
+            batch = await self._claims.fill(free) if free > 0 else None
             if batch is not None and batch.error is not None:
                 raise batch.error
-            if len(self.crew):
+            if len(self.crew) or self._claims.is_owing:
                 await self._claims.news()
             elif batch is None or not batch.claimed:
                 return self.crew.ended
@@ -204,6 +208,7 @@ class Shift:
         self._stops_at = self.loop.time()
         self._told_to_stop.set()
         self._claims.stop()
+        self._duties.append(self._keep("giving back", self._claims.refuse_rest))
         self._rescuer.stop()
         self._presence.soon()
         self._hooks.tell("draining", running=self.running)

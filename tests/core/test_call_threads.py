@@ -202,3 +202,23 @@ def test_threads_that_are_told_to_end_end_by_themselves() -> None:
     (thread,) = own_threads() - before
     threads.end()
     join(thread)
+
+
+def test_a_patient_call_waits_for_a_thread_at_work_until_somebody_hurries(threads: CallThreads) -> None:
+    gate, made = Gate(), threading.Event()
+    threads.submit(passing(gate))
+    gate.wait_entered()
+    before = own_threads()
+    threads.post("patient", made.set, patient=True)
+    assert own_threads() == before
+    assert (len(threads), made.is_set()) == (1, False)
+    assert threads.hurry()
+    assert made.wait(PATIENCE), "on a thread of its own: the other one is still busy"
+    assert not threads.hurry(), "nothing waits"
+    gate.open()
+
+
+def test_a_patient_call_wakes_a_thread_if_none_is_at_work(threads: CallThreads) -> None:
+    for made in (threading.Event(), threading.Event()):
+        threads.post(made, made.set, patient=True)
+        assert made.wait(PATIENCE)

@@ -1,0 +1,248 @@
+"""The thread that has written the end of an attempt claims the next task: what holds for other claims holds for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from task_tracker import HandlerRegistry, TaskRecord, TaskTracker
+from task_tracker.errors import StoreUnavailable
+from tests.core.support import PATIENCE
+from tests.runtime.work import WORK, registry, until
+from tests.runtime.workers import BEAT, THREADS_OF_ONE, Crew, InThread, network, no_thread_is_left
+
+
+@pytest.fixture(autouse=True)
+def _fresh_work() -> Iterator[None]:
+    WORK.begin()
+    with no_thread_is_left():
+        yield
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+async def hold_then_block(ctx: Any, payload: Any) -> Any:
+    """Wait to be let go on, then keep the loop from running until the test says so."""
+    task_id = WORK.enter(ctx)
+    await until(lambda: WORK.is_open(task_id), "nobody let it go on")
+    WORK.open("it blocks")
+    WORK.wait_open("the loop")
+    WORK.leave(ctx)
+    return payload
+
+
+def tracker_of(crew: Crew, handlers: HandlerRegistry | None = None) -> TaskTracker:
+    handlers = registry() if handlers is None else handlers
+    handlers.check()  # as a worker process does when it starts: importing takes turns of the loop
+    tracker = crew.tracker(handlers)
+    tracker.store.blocking = True  # type: ignore[misc]  # as a disk is
+    return tracker
+
+
+def wait_for(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: None) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        meanwhile()
+        time.sleep(0.001)
+
+
+def statuses(crew: Crew, tasks: list[TaskRecord]) -> list[str]:
+    return [crew.seen(task).status.value for task in tasks]
+
+
+class Watch:
+    """Which thread claimed, and which wrote an end; a claim can be held up."""
+
+    def __init__(self, crew: Crew, tracker: TaskTracker) -> None:
+        self.ended_by: set[int] = set()
+        self.claimed_by: list[int] = []
+        network(tracker).interrupt(
+            lambda: self.ended_by.add(threading.get_ident()), on="end", after=True, forever=True
+        )
+
+    def claims(self, tracker: TaskTracker, then: Callable[[], None]) -> None:
+        """Call ``then`` in each claim that is made by a thread that has written an end."""
+
+        def claimed() -> None:
+            self.claimed_by.append(threading.get_ident())
+            if threading.get_ident() in self.ended_by:
+                then()
+
+        network(tracker).interrupt(claimed, on="claim", after=True, forever=True)
+
+
+def test_all_is_worked_off_and_most_is_claimed_ahead(crew: Crew) -> None:
+    tracker = tracker_of(crew)
+    tasks = [crew.submit("note") for _ in range(20)]
+    ahead: list[None] = []
+    watch = Watch(crew, tracker)
+    watch.claims(tracker, lambda: ahead.append(None))
+    worker = crew.worker(tracker, concurrency=1)
+    assert worker.run_once() == 20
+    assert statuses(crew, tasks) == ["completed"] * 20
+    assert WORK.begun == [task.task_id for task in tasks], "in their order, each once"
+    assert WORK.most_at_once == 1
+    assert len(ahead) >= 19
+
+
+def test_no_more_is_claimed_ahead_than_there_will_be_slots(crew: Crew) -> None:
+    tracker = tracker_of(crew)
+    first, *others = [crew.submit("hold") for _ in range(5)]
+    worker = crew.worker(tracker, concurrency=2)
+    with InThread(worker):
+        WORK.wait_begun(2)
+        WORK.open(first.task_id)
+        WORK.wait_begun(3)
+        assert statuses(crew, [first, *others]) == ["completed", *["running"] * 2, *["pending"] * 2]
+        WORK.open()
+        for task in others:
+            crew.wait_ended(task)
+    assert WORK.most_at_once == 2
+
+
+def test_what_is_being_claimed_ahead_when_it_is_told_to_stop_is_given_back(crew: Crew) -> None:
+    tracker = tracker_of(crew)
+    first, second = crew.submit("note"), crew.submit("note")
+    watch, entered = Watch(crew, tracker), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        WORK.wait_open("the store")
+
+    watch.claims(tracker, hang)
+
+    async def scenario() -> None:
+        worker = crew.worker(tracker, concurrency=1)
+        await worker.start()
+        await until(entered.is_set)
+        assert crew.seen(second).status == "running", "claimed, and not known yet"
+        stopping = asyncio.create_task(worker.stop())
+        await until(lambda: worker.status().state == "draining")
+        WORK.open("the store")
+        assert await stopping == 0
+
+    asyncio.run(scenario())
+    assert statuses(crew, [first, second]) == ["completed", "pending"]
+    attempt = crew.seen(second).attempt
+    assert attempt is not None
+    assert WORK.begun == [first.task_id]
+
+
+def test_nothing_is_claimed_ahead_while_it_drains(crew: Crew) -> None:
+    tracker = tracker_of(crew)
+    first, second = crew.submit("hold"), crew.submit("note")
+    worker = crew.worker(tracker, concurrency=1)
+    with InThread(worker) as running:
+        WORK.wait_begun()
+        assert running._told is not None
+        running.call(running._told.set)
+        wait_for(lambda: worker.status().state == "draining")
+        WORK.open()
+    assert statuses(crew, [first, second]) == ["completed", "pending"]
+
+
+def test_one_that_hangs_shows_and_holds_up_no_end(crew: Crew) -> None:
+    """[D160] The end that was written before it is known, and other ends are written, though it does not come back."""
+    tracker = tracker_of(crew)
+    first, other = crew.submit("note"), crew.submit("hold")
+    watch, entered = Watch(crew, tracker), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        WORK.wait_open("the store")
+
+    watch.claims(tracker, hang)
+    worker = crew.worker(tracker, concurrency=2)
+    try:
+        with InThread(worker):
+            assert entered.wait(PATIENCE)
+            wait_for(lambda: len(crew.told("attempt_ended")) == 1)
+            WORK.open(other.task_id)
+            assert crew.wait_ended(other).status == "completed"
+            crew.clock.until_waiting(THREADS_OF_ONE - 1)
+            crew.clock.advance(61)
+            wait_for(lambda: worker.status().claiming_seconds >= 61)
+            assert not worker.status().ready
+            WORK.open()
+            wait_for(lambda: worker.status().claiming_seconds == 0)
+    finally:
+        WORK.open()
+    assert crew.seen(first).status == "completed"
+
+
+def test_one_that_fails_is_an_outage_like_others(crew: Crew) -> None:
+    tracker = tracker_of(crew)
+    first = crew.submit("note")
+    watch, seconds = Watch(crew, tracker), [crew.submit("note") for _ in range(3)]
+
+    def fail() -> None:
+        raise StoreUnavailable("it is away")
+
+    network(tracker).interrupt(
+        lambda: fail() if threading.get_ident() in watch.ended_by else None, on="claim", forever=True
+    )
+    worker = crew.worker(tracker, concurrency=1)
+    with InThread(worker):
+        assert crew.wait_ended(first).status == "completed"
+        for task in seconds:
+            assert crew.wait_ended(task).status == "completed", "the loop goes on asking"
+    assert crew.told("store_away")
+    assert crew.told("store_back")
+
+
+def test_what_was_claimed_ahead_for_a_blocked_loop_goes_to_others(crew: Crew) -> None:
+    """[D021] The loop was free when the end was written."""
+    handlers = registry()
+    handlers.register("late_block", handler=f"{__name__}:hold_then_block", cleanup_seconds=0.2)
+    tracker = tracker_of(crew, handlers)
+    held, blocking = crew.submit("hold"), crew.submit("late_block", version=1, unregistered=True)
+    watch, entered = Watch(crew, tracker), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        WORK.wait_open("the store")
+
+    watch.claims(tracker, hang)
+    worker, other = crew.worker(tracker, concurrency=2), crew.worker()
+    try:
+        with InThread(worker):
+            WORK.wait_begun(2)
+            late = crew.submit("note")
+            WORK.open(held.task_id)
+            assert entered.wait(PATIENCE)
+            assert crew.seen(late).status == "running", "claimed, and not known yet"
+            WORK.open(blocking.task_id)
+            WORK.wait_open("it blocks")
+            WORK.open("the store")
+            assert worker._shift is not None
+            claims = worker._shift._claims
+            wait_for(lambda: bool(claims._unstarted))
+            wait_for(lambda: crew.seen(late).status == "pending", lambda: crew.live(BEAT))
+            assert other.run_once() == 1
+            WORK.open("the loop")
+            assert crew.wait_ended(blocking).status == "completed"
+    finally:
+        WORK.open()
+    assert sorted(WORK.begun) == sorted(task.task_id for task in (held, blocking, late))
+
+
+def test_a_paused_type_is_not_claimed_ahead(crew: Crew) -> None:
+    tracker = tracker_of(crew)
+    first, second = crew.submit("hold"), crew.submit("note")
+    worker = crew.worker(tracker, concurrency=1)
+    with InThread(worker):
+        WORK.wait_begun()
+        worker.pause("note")
+        WORK.open()
+        crew.wait_ended(first)
+        crew.clock.until_waiting(THREADS_OF_ONE - 1)
+        assert crew.seen(second).status == "pending"
