@@ -244,7 +244,7 @@ def _build(document: dict[str, Any], key: TaskKey) -> TaskRecord:
         known["result_json"] = compact(orjson.dumps(result))
     if len(document) > len(_TEN) or not document.keys() <= _KNOWN:
         known |= _extensions(document)
-    record = TaskRecord(**known)
+    record = TaskRecord.of(**known)
     if record.key != key:
         raise ValueError(f"it says it is task {record.task_id!r} of {record.account_id!r}/{record.user_id!r}")
     return record

@@ -15,6 +15,7 @@ it was given, so that callers can skip the write.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
@@ -55,7 +56,8 @@ __all__ = [
 LAST_EPOCH: Final = 10**15
 """No store counts further: claims of thirty thousand years, one each millisecond."""
 _FULL_PROGRESS: Final = 100.0
-_MASKED_JSON: Final = (*(f"{name}_json" for name in FREE_VALUES), "extra_json")
+_FREE: Final = (*(f"{name}_json" for name in FREE_VALUES), "extra_json", *FREE_TEXTS)
+_READ_FREE: Final = attrgetter(*_FREE)
 
 
 def started(record: TaskRecord, now: float, *, stage: str | None = None) -> TaskRecord:
@@ -353,14 +355,9 @@ def _ended(record: TaskRecord, now: float, status: TaskStatus, **changes: Any) -
     if record.started_at is not None:
         changes["completed_at"] = now
     # Files of other writers were redacted by other rules, or by none.
-    for name in _MASKED_JSON:
-        value = getattr(record, name)
-        if value is not None and name not in changes:
-            changes[name] = _masked(value)
-    for name in FREE_TEXTS:
-        text = getattr(record, name)
-        if text and name not in changes:
-            changes[name] = redact_text(text)
+    for name, value in zip(_FREE, _READ_FREE(record), strict=True):
+        if value and name not in changes:
+            changes[name] = _masked(value) if isinstance(value, bytes) else redact_text(value)
     return _at(record, now, status=status, private_json=None, **changes)
 
 

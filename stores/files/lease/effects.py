@@ -151,6 +151,8 @@ class Effects:
 
         The name of the directory, that is. What is in it is for its handler to sync.
         """
+        if record.effects_dir is None:
+            return
         directory = directory_name(name)
         if _last(record.effects_dir) == directory:
             with contextlib.suppress(FileNotFoundError):  # somebody removed it; doctor says so

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from stores.files.backing import unavailable
@@ -604,16 +604,30 @@ class LeaseTaskStore(FileStore, LeaseStore):
         if expected is not None and _digest(expected) != _digest(stored.version):
             raise VersionConflict(f"task {key.task_id} was changed meanwhile; read it again")
 
-    @contextlib.contextmanager
-    def _trouble(self, verb: str, path: str) -> Iterator[None]:
-        """Turn what the kernel refuses into StoreUnavailable."""
-        try:
-            yield
-        except OSError as error:
-            self._local.check_root()
+    def _trouble(self, verb: str, path: str) -> _Trouble:
+        return _Trouble(self._local.check_root, verb, path)
+
+
+class _Trouble:
+    """Turns what the kernel refuses into StoreUnavailable (a generator would cost twice as much)."""
+
+    __slots__ = ("_check_root", "_path", "_verb")
+
+    def __init__(self, check_root: Callable[[], None], verb: str, path: str) -> None:
+        self._check_root = check_root
+        self._verb = verb
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            self._check_root()
             # Several steps were taken: which of them had effect is for the next look to find out.
             raise StoreUnavailable(
-                f"cannot {verb} {error.filename or path}: {error.strerror or error}; try again once that is mended"
+                f"cannot {self._verb} {error.filename or self._path}: {error.strerror or error}; try again once that "
+                "is mended"
             ) from error
 
 
