@@ -128,6 +128,8 @@ def _add_extensions(document: dict[str, Any], extensions: tuple[Any, ...]) -> No
 
 def check_id(value: object, what: str) -> str:
     """Return ``value`` if it can be an id (non-blank text without NUL), else raise InvalidTaskId."""
+    if type(value) is str and value.isascii() and value.isprintable() and not value.isspace() and value:
+        return value  # as nearly all are
     if not isinstance(value, str) or not value.strip():
         raise InvalidTaskId(f"{what} must be a non-blank string, not {value!r:.80}")
     if clean_text(value) != value:

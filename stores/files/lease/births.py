@@ -130,7 +130,7 @@ class Births:
     def _make_entry(self, path: str, name: EntryName, key: TaskKey) -> None:
         with contextlib.suppress(FileExistsError):
             self._ops.mkdir(path)
-        if name.task is None:
+        if name.is_digest:
             with contextlib.suppress(FileExistsError):
                 self._control.write(f"{path}/{KEY}", orjson.dumps(list(key)), sync=self._sync)
 

@@ -38,6 +38,8 @@ CLAIMING: Final = "~"
 
 _LONGEST_KEY: Final = 150
 """Leaves room for sort, life, epoch and token below the 255 bytes that file systems allow for a name."""
+_DIGEST: Final = "="
+"""First letter of a key that is a digest; no encoded name begins with it."""
 _NAME: Final = re.compile(
     r"(?P<sort>[0-9]{16})\.(?P<key>[^/]+)\.(?P<life>[0-9a-z]+)@(?P<epoch>[0-9]{1,18})-(?P<token>[0-9a-z]+)(?P<mark>~?)"
 )
@@ -98,6 +100,11 @@ class EntryName(NamedTuple):
             return None
         account_id, user_id, task_id = parts
         return TaskKey(str(account_id), str(user_id), str(task_id))
+
+    @property
+    def is_digest(self) -> bool:
+        """Tell whether the triple is in a file within the entry, since it is too long for a name."""
+        return self.key.startswith(_DIGEST)
 
     @property
     def shard(self) -> str:
@@ -161,4 +168,4 @@ _decoded = lru_cache(maxsize=1024)(decode_component)
 
 def _key_text(key: TaskKey) -> str:
     text = "+".join(encode_component(part) for part in key)
-    return text if len(text) <= _LONGEST_KEY else f"={digest(key)}"
+    return text if len(text) <= _LONGEST_KEY else f"{_DIGEST}{digest(key)}"
