@@ -18,10 +18,8 @@ from typing import Final, NamedTuple
 
 from task_tracker.call_threads import NoThread
 from task_tracker.clock import Clock
-from task_tracker.duty import Duty
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Lease, LeaseStore, Stored
-from task_tracker.wakeups import WakeUp
 from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.limits import Kind, Limits
@@ -29,14 +27,12 @@ from task_tracker.worker.readiness import StoreHealth
 from task_tracker.worker.shortage import MOST_AT_ONCE, Shortage
 from task_tracker.worker.slots import Slots
 
-__all__ = ["ClaimLoop", "Claimer", "Listener", "Pauses", "outage_pauses"]
+__all__ = ["ClaimLoop", "Claimer", "Pauses", "outage_pauses"]
 
 _log = logging.getLogger("task_tracker")
 
 _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
-_LISTEN_SECONDS: Final = 60.0
-_INTERRUPT_SECONDS: Final = 0.02
 _TURNS_TO_BEGIN: Final = 2
 """Of the loop: one for the attempt, one for the handler."""
 
@@ -99,6 +95,11 @@ class Claimer:
         self._clock = clock
         self._holder = holder
         self._shortage = shortage
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the system has no thread for every handler, so that nothing is to be claimed beside another claim."""
+        return self._shortage.is_on
 
     def claim(self, most: int) -> Batch:
         """Claim up to ``most`` tasks. Never raises: what was claimed before an error is claimed all the same."""
@@ -204,7 +205,7 @@ class ClaimLoop:
         By one thread at a time, whatever the store does, so that others are left for what is to be written.
         """
         with self._going_ahead:
-            if self._is_ahead or not self._may_go_ahead:
+            if self._is_ahead or not self._may_go_ahead or self._claimer.is_short:
                 return None
             self._is_ahead = True
         return self._claim_ahead
@@ -265,7 +266,7 @@ class ClaimLoop:
         self.go_ahead()
         while not self._stopping:
             self._news.clear()  # before looking: what is heard while looking leads to another look
-            await self.start_claimed()
+            await self._start_claimed()
             free = self.free
             pause: float | None = None
             if free > 0:
@@ -284,6 +285,12 @@ class ClaimLoop:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), pause)
 
+    async def fill_free(self) -> Batch:
+        """Start what is claimed already, then claim for as many slots as are free."""
+        await self._start_claimed()
+        free = self.free
+        return await self.fill(free) if free > 0 else Batch([])
+
     async def fill(self, free: int) -> Batch:
         """Claim up to ``free`` tasks and start them."""
         try:
@@ -291,10 +298,10 @@ class ClaimLoop:
         except NoThread as error:
             self._no_thread(error)
             return Batch([], error)
-        await self.start_claimed()
+        await self._start_claimed()
         return batch
 
-    async def start_claimed(self) -> None:
+    async def _start_claimed(self) -> None:
         """Start what is claimed, as far as there are slots: one claimed ahead may have come before its slot."""
         while self._stopping or self._slots.free:
             claimed = self._next_unstarted()
@@ -360,33 +367,3 @@ class ClaimLoop:
         while not self._stopping:
             self._news.clear()
             await self._news.wait()
-
-
-class Listener(Duty):
-    """Waits for wake-ups in a thread of its own and calls ``heard`` for each."""
-
-    def __init__(self, wake_up: WakeUp, clock: Clock, heard: Callable[[], None]) -> None:
-        super().__init__("wake-up listener", clock)
-        self._wake_up = wake_up
-        self._heard = heard
-
-    def run_once(self) -> float | None:
-        """Wait for one."""
-        if self._wake_up.wait(_LISTEN_SECONDS):
-            self._heard()
-        return 0.0
-
-    def on_error(self) -> float:
-        """Polling finds what is not heard; the connection may be back soon."""
-        return self._clock.jitter(_LONGEST_OUTAGE_SECONDS)
-
-    def finish(self, seconds: float) -> bool:
-        """End the thread; False if it hangs for longer than ``seconds``."""
-        deadline = self._clock.monotonic() + seconds
-        while self.running or not self.stop(_INTERRUPT_SECONDS):
-            self.stop(0.0)
-            with contextlib.suppress(Exception):  # that it cannot be interrupted costs time
-                self._wake_up.interrupt()  # again and again: the thread may have been about to wait
-            if self._clock.monotonic() >= deadline:
-                return False
-        return True

@@ -26,7 +26,8 @@ from task_tracker.worker.executor import Executor
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Limits
-from task_tracker.worker.loop import Claimer, ClaimLoop, Listener, Pauses
+from task_tracker.worker.listening import Listener
+from task_tracker.worker.loop import Claimer, ClaimLoop, Pauses
 from task_tracker.worker.presence import Presence
 from task_tracker.worker.readiness import SLOW_SECONDS, Fact, LoopWatch, StoreHealth, WorkerStatus
 from task_tracker.worker.rescuing import RESCUE_THREADS, Rescued, Rescuer
@@ -79,7 +80,7 @@ class Shift:
         self._calls = Calls(_CLAIM_THREADS, blocking=terms.store.blocking, short=True)
         self._rescue_calls = Calls(RESCUE_THREADS, blocking=terms.store.blocking)
         self._heartbeats = Heartbeats(terms.store, clock, self._signalled, terms.hooks)
-        self._slots = Slots(terms.concurrency, self._slot_freed)
+        self._slots = Slots(terms.concurrency, lambda: self._claims.look())  # noqa: PLW0108  # made below
         self._resources = Resources(terms.registry)
         self._executor = Executor(
             terms.tracker,
@@ -190,14 +191,12 @@ class Shift:
             await self._rescuer.rescue()
         self._claims.go_ahead()
         while True:
-            await self._claims.start_claimed()
-            free = self._claims.free
-            batch = await self._claims.fill(free) if free > 0 else None
-            if batch is not None and batch.error is not None:
+            batch = await self._claims.fill_free()
+            if batch.error is not None:
                 raise batch.error
             if len(self.crew) or self._claims.is_owing:
                 await self._claims.news()
-            elif batch is None or not batch.claimed:
+            elif not batch.claimed:
                 return self.crew.ended
 
     async def stop(self, drain_seconds: float) -> int:
@@ -315,9 +314,6 @@ class Shift:
             self._heartbeats.let_go(lease)
 
     # ---- wake-ups --------------------------------------------------------------------------------------
-
-    def _slot_freed(self) -> None:
-        self._claims.look()
 
     def _attempt_ended(self, record: TaskRecord) -> None:
         self._claims.look()  # also if its slot is not free yet
