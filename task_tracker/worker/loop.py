@@ -218,8 +218,7 @@ class ClaimLoop:
         finally:
             del self._claims_under_way[claim]
             self._is_ahead = False  # last: what was claimed is among the unstarted ones
-        if batch.error is not None:
-            self._trouble(batch.error)
+        self._note(batch)
         return self._news.set
 
     @property
@@ -274,11 +273,9 @@ class ClaimLoop:
                 if batch.error is not None:
                     pause = self._outage.next()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopped(), pause)  # no hint makes a store come back
+                        await asyncio.wait_for(self._no_outage(), pause)  # no hint makes a store come back
                     continue
                 self._outage.restart()
-                if batch.claimed:
-                    self._pauses.restart()
                 if len(batch.claimed) == free:
                     continue  # there may be more; if no slot is free, the next turn waits for one
                 pause = self._pauses.next()
@@ -312,6 +309,7 @@ class ClaimLoop:
                 continue
             self._slots.take()
             self._start(*claimed)
+            self._pauses.restart()
             # One after the other: a handler that blocks the loop as it begins must not have the others behind it.
             for _ in range(_TURNS_TO_BEGIN if self._unstarted else 0):
                 await asyncio.sleep(0)
@@ -340,10 +338,7 @@ class ClaimLoop:
             batch = await self._calls.make(lambda: self._claim(most))
         finally:
             del self._claims_under_way[claim]
-        if batch.error is not None:
-            self._trouble(batch.error)
-        else:
-            self._health.answered("claiming")
+        self._note(batch)
         return batch
 
     def _claim(self, most: int) -> Batch:
@@ -358,12 +353,18 @@ class ClaimLoop:
         except IndexError:
             return None
 
-    def _trouble(self, error: Exception) -> None:
+    def _note(self, batch: Batch) -> None:
+        """Tell how claiming went. In any thread."""
+        error = batch.error
+        if error is None:
+            self._health.answered("claiming")
+            return
         if not isinstance(error, StoreUnavailable):
             _log.error("claiming failed; it goes on", exc_info=error, extra={"event": "claim_failed"})
         self._health.away("claiming", error)
 
-    async def _stopped(self) -> None:
-        while not self._stopping:
+    async def _no_outage(self) -> None:
+        """Return once it was told to stop, or something was claimed ahead: then the store is back."""
+        while not (self._stopping or self._unstarted):
             self._news.clear()
             await self._news.wait()

@@ -12,6 +12,7 @@ import pytest
 
 from task_tracker import HandlerRegistry, TaskRecord, TaskTracker
 from task_tracker.errors import StoreUnavailable
+from task_tracker.worker import loop
 from tests.core.support import PATIENCE
 from tests.runtime.work import WORK, registry, until
 from tests.runtime.workers import BEAT, THREADS_OF_ONE, Crew, InThread, network, no_thread_is_left
@@ -246,3 +247,29 @@ def test_a_paused_type_is_not_claimed_ahead(crew: Crew) -> None:
         crew.wait_ended(first)
         crew.clock.until_waiting(THREADS_OF_ONE - 1)
         assert crew.seen(second).status == "pending"
+
+
+def test_what_is_claimed_ahead_begins_though_the_loop_waits_out_an_outage(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claims of the loop fail, those beside the ends do not; no pause keeps what was claimed from its handler."""
+    monkeypatch.setattr(loop, "_FIRST_OUTAGE_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(loop, "_LONGEST_OUTAGE_SECONDS", 10 * PATIENCE)
+    tracker = tracker_of(crew)
+    watch = Watch(crew, tracker)
+    first, second = crew.submit("hold"), crew.submit("hold")
+    worker = crew.worker(tracker, concurrency=2)
+    with InThread(worker):
+        WORK.wait_begun(2)
+
+        def fail() -> None:
+            if threading.get_ident() not in watch.ended_by:
+                raise StoreUnavailable("it is away")
+
+        network(tracker).interrupt(fail, on="claim", forever=True)
+        late = [crew.submit("note") for _ in range(5)]
+        WORK.open(first.task_id)
+        for task in late:
+            assert crew.wait_ended(task).status == "completed"
+        WORK.open(second.task_id)
+        assert crew.wait_ended(second).status == "completed"
