@@ -92,15 +92,10 @@ class Executor:
         self._clock = tracker.clock
         self._registry = registry
         self._resources = resources
-        self.holdings = (
-            holdings
-            if holdings is not None
-            else Holdings(
-                self._clock,
-                lease_seconds=self._store.lease_seconds,
-                heartbeat_seconds=self._store.heartbeat_seconds,
-            )
-        )
+        if holdings is None:
+            terms = self._store.lease_seconds, self._store.heartbeat_seconds
+            holdings = Holdings(self._clock, lease_seconds=terms[0], heartbeat_seconds=terms[1])
+        self.holdings = holdings
         self.locks = locks if locks is not None else KeyedLocks()
         self._hooks = hooks if hooks is not None else Hooks()
         self._timeout_seconds = _positive(default_timeout_seconds, "default_timeout_seconds")
