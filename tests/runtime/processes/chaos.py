@@ -173,7 +173,8 @@ class Conductor:
             worker.run_once()
             time.sleep(self._plan.lease_seconds / 6)  # a store looks twice before it believes
         left: list[Any] = [list(finding) for finding in store.examine(fix=True) if not finding.fixed]
-        left += [list(finding) for finding in store.examine()]
+        # The last that was killed may fall silent only now, which is no trace of a fault.
+        left += [list(finding) for finding in store.examine() if finding.kind != "silent_worker"]
         if self._plan.root is not None:
             left += leftovers(self._plan.root / "local" / ".task_tracker")
         records = {record.task_id: _seen(record) for record in _all(tracker)}
