@@ -75,6 +75,8 @@ class PostgresTaskStore(LeaseStore):
         durable=True, shared=True, exclusive_create=True, compare_and_set=True, leases=True, watch=True
     )
 
+    claims_together = True
+
     def __init__(
         self,
         dsn: str,

@@ -97,6 +97,11 @@ class Claimer:
         self._shortage = shortage
 
     @property
+    def takes_together(self) -> bool:
+        """Whether several tasks cost no more than one."""
+        return self._store.claims_together
+
+    @property
     def is_short(self) -> bool:
         """Whether the system has no thread for every handler, so that nothing is to be claimed beside another claim."""
         return self._shortage.is_on
@@ -202,10 +207,16 @@ class ClaimLoop:
     def ahead(self) -> After | None:
         """Claim one in this thread, for the slot of an attempt whose end was just written and is not known yet.
 
-        By one thread at a time, whatever the store does, so that others are left for what is to be written.
+        By one thread at a time, whatever the store does, so that others are left for what is to be written. Not where
+        the loop, which asks for all free slots, has them for the price of one.
         """
         with self._going_ahead:
-            if self._is_ahead or not self._may_go_ahead or self._claimer.is_short:
+            if (
+                self._is_ahead
+                or not self._may_go_ahead
+                or self._claimer.is_short
+                or self._claimer.takes_together
+            ):
                 return None
             self._is_ahead = True
         return self._claim_ahead
