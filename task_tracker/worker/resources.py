@@ -116,20 +116,38 @@ class Resources:
             del self._builds[name]
 
     async def _close(self, name: str, resource: Any) -> None:
-        closer = next((found for word in _CLOSERS if callable(found := getattr(resource, word, None))), None)
-        if closer is None:
-            return
+        closing = asyncio.create_task(self._closed(resource), name=f"closing {name}")
+        closing.add_done_callback(look_at)
+        error: BaseException | None = None
         try:
-            async with asyncio.timeout(self._close_seconds):
-                done = closer() if is_async(closer) else await self._calls.make(closer)
-                if inspect.isawaitable(done):
-                    await done
-        except Exception:  # noqa: BLE001  # logged; the others are to be closed all the same
-            _log.exception(
+            await asyncio.wait({closing}, timeout=self._close_seconds)
+            if closing.done():
+                error = closing.exception()
+            else:
+                error = TimeoutError(f"it does not end within {self._close_seconds:g} seconds")
+        finally:
+            closing.cancel()
+        if error is not None:  # the others are to be closed all the same
+            _log.error(
                 "resource %r could not be closed",
                 name,
+                exc_info=error,
                 extra={"event": "resource_close_failed", "resource": name},
             )
+
+    async def _closed(self, resource: Any) -> None:
+        try:
+            closer = next(
+                (found for word in _CLOSERS if callable(found := getattr(resource, word, None))), None
+            )
+            if closer is None:
+                return
+            done = closer() if is_async(closer) else await self._calls.make(closer)
+            if inspect.isawaitable(done):
+                await done
+        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            # These would end the loop, or look as if somebody had cancelled the end of the worker.
+            raise RuntimeError(f"closing it raised {error!r}") from error
 
 
 def _called(factory: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -294,6 +295,81 @@ def test_a_close_that_hangs_is_left(clock: FakeClock, caplog: Any) -> None:
 
     run(clock, main())
     assert "'client' could not be closed" in caplog.text
+
+
+class ClosedOddly:
+    """What closing it raises is no error, in a thread or on the loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def close(self) -> None:
+        raise self.error
+
+
+class ClosedOddlyOnLoop(ClosedOddly):
+    async def aclose(self) -> None:
+        raise self.error
+
+
+class OutOfContext:
+    """As the stand-ins of some frameworks: whatever is asked of it raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        OutOfContext,
+        *(
+            lambda kind=kind, error=error: kind(error())
+            for kind in (ClosedOddly, ClosedOddlyOnLoop)
+            for error in (SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration, GeneratorExit)
+        ),
+    ],
+)
+def test_whatever_closing_raises_the_others_are_closed(
+    clock: FakeClock, odd: Callable[[], Any], caplog: Any
+) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        shared = resources(good=lambda: ClosedAsync("good", log), odd=odd)
+        await shared.get("good")
+        await shared.get("odd")
+        await shared.aclose()
+
+    run(clock, main())
+    assert log == ["good"]
+    assert "'odd' could not be closed" in caplog.text
+
+
+def test_a_close_that_refuses_to_be_cancelled_is_left(clock: FakeClock) -> None:
+    closing = asyncio.Event()
+    log: list[str] = []
+
+    class Refuses:
+        async def aclose(self) -> None:
+            closing.set()
+            while not log:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        shared = resources(good=lambda: ClosedAsync("good", log), client=Refuses)
+        await shared.get("good")
+        await shared.get("client")
+        ending = asyncio.create_task(shared.aclose())
+        await closing.wait()
+        clock.advance(10.0)
+        await ending
+        assert log == ["good"]
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    run(clock, main())
 
 
 def test_a_build_under_way_ends_with_the_worker(clock: FakeClock) -> None:
