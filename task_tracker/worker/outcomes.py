@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 LONGEST_CODE: Final = 100
+LONGEST_WAIT_SECONDS: Final = 100 * 365 * 86400
+"""Of ``Retry``: a longer one was given in another unit, and stores know no such time."""
 _NO_MESSAGE: Final = "failed without a message"
 
 
@@ -54,11 +56,13 @@ class Retry(Exception):
     Counts as an attempt like any other; handlers that are not idempotent are not tried again.
     """
 
-    def __init__(
-        self, after: float | None = None, reason: object = "the handler asked to be tried again"
-    ) -> None:
-        if after is not None and not 0 <= after < float("inf"):
-            raise ValueError(f"after is {after!r}; give a finite number of seconds, or None")
+    # Classes of a handler's own may forget to call __init__.
+    after: float | None = None
+    reason: object = "the handler asked to be tried again"
+
+    def __init__(self, after: float | None = None, reason: object = reason) -> None:
+        if after is not None and not 0 <= after <= LONGEST_WAIT_SECONDS:
+            raise ValueError(f"after is {after!r:.80}; give seconds, {LONGEST_WAIT_SECONDS} at most, or None")
         super().__init__(reason)
         self.after = after
         self.reason = reason
@@ -69,6 +73,10 @@ class Fail(Exception):
 
     ``code`` is what programs look at: 100 characters at most, what is longer is cut, and credentials are masked.
     """
+
+    # Classes of a handler's own may forget to call __init__.
+    error: object = None
+    code: str | None = None
 
     def __init__(self, error: object, code: str | None = None) -> None:
         super().__init__(error)
@@ -240,7 +248,11 @@ def judged(
         return TimedOut(timeout_seconds)
     if isinstance(did, Returned):
         said = did.value
-        return _judged_error(said, reason) if isinstance(said, Retry | Fail) else _done(said, sizes)
+        # Not isinstance: that asks what an object says of its class, which may be users' code.
+        if issubclass(type(said), Retry | Fail):
+            assert isinstance(said, Retry | Fail), "its class says so"
+            return _judged_error(said, reason)
+        return _done(said, sizes)
     if isinstance(did, LeftBehind):
         return Interrupted(ended=False)
     if not did.began:
@@ -268,8 +280,8 @@ def _judged_error(error: BaseException, reason: StopReason | None) -> Outcome:
 
 
 def _done(value: object, sizes: Sizes) -> Outcome:
-    result = value if isinstance(value, Result) else Result(value)
     try:
+        result = value if isinstance(value, Result) else Result(value)
         resource = result.resource_id
         if resource is not None:
             resource = check_resource_id(check_text(resource, "resource_id"))

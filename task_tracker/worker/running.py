@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -126,7 +127,7 @@ def _carry_out(function: Callable[[], Any]) -> Did:
         value = function()
     except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() too
         return Raised(error)
-    if inspect.iscoroutine(value):
+    if type(value) is types.CoroutineType:  # isinstance asks the value, which may be users' code
         value.close()
         return Raised(
             TypeError("the handler returned a coroutine that nobody awaits; define it with async def")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,9 +196,56 @@ def test_retry_of_work_that_may_not_run_twice_fails(clock: FakeClock) -> None:
     assert (record.status, record.error) == ("failed", "busy")
 
 
-def test_retry_takes_no_time_that_is_none() -> None:
-    with pytest.raises(ValueError, match="after is -1"):
-        Retry(after=-1)
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e300, 10**400, 1e12])
+def test_retry_takes_no_time_that_is_none(after: float) -> None:
+    """Nor one that no store knows: the attempt would break, or the task wait for ever."""
+    with pytest.raises(ValueError, match=re.escape(f"after is {str(after)[:4]}")):
+        Retry(after=after)
+
+
+class OwnFail(Fail):
+    """A class of a handler's own, which forgets what it is made of."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class OwnRetry(Retry):
+    def __init__(self) -> None:
+        pass
+
+
+@both
+@pytest.mark.parametrize("how", [raising, returning])
+def test_classes_of_a_handlers_own_mean_what_theirs_mean(clock: FakeClock, sync: bool, how: Any) -> None:
+    body = how(OwnFail())
+    outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, idempotent=True)
+    assert (record.status, record.error_code) == ("failed", None)
+    body = how(OwnRetry())
+    outcome, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, idempotent=True)
+    assert isinstance(outcome, RetryAt)
+    assert record.status == "pending"
+
+
+class Disguised:
+    """As a stand-in for something that is not there: asking for its class raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    @property  # type: ignore[misc]  # that it is no type is the point
+    def __class__(self) -> type:
+        raise self._error
+
+
+@both
+@pytest.mark.parametrize("error", [RuntimeError("outside of a request"), KeyboardInterrupt()])
+def test_a_result_that_raises_when_it_is_looked_at_fails_the_task(
+    clock: FakeClock, sync: bool, error: BaseException
+) -> None:
+    body = returning(Disguised(error))
+    _, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync)
+    assert (record.status, record.error_code) == ("failed", "unserializable_result")
 
 
 @both
