@@ -6,6 +6,7 @@ Owns the thread that waits for them. Refuses to know what is done when one is he
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -28,12 +29,14 @@ class Listener(Duty):
         super().__init__("wake-up listener", clock)
         self._wake_up = wake_up
         self._heard = heard
+        self._interrupting: threading.Thread | None = None
 
     def run_once(self) -> float | None:
         """Wait for one."""
         if self._wake_up.wait(_LISTEN_SECONDS):
             self._heard()
-        return 0.0
+            return 0.0
+        return _INTERRUPT_SECONDS  # one that does not wait at all must not take a whole core
 
     def on_error(self) -> float:
         """Polling finds what is not heard; the connection may be back soon."""
@@ -44,8 +47,25 @@ class Listener(Duty):
         deadline = self._clock.monotonic() + seconds
         while self.running or not self.stop(_INTERRUPT_SECONDS):
             self.stop(0.0)
-            with contextlib.suppress(Exception):  # that it cannot be interrupted costs time
-                self._wake_up.interrupt()  # again and again: the thread may have been about to wait
+            self._interrupt()  # again and again: the thread may have been about to wait
             if self._clock.monotonic() >= deadline:
                 return False
         return True
+
+    def _interrupt(self) -> None:
+        """Interrupt the wait, in a thread: that may hang as well, and is not to be begun once more then."""
+        if self._interrupting is None or not self._interrupting.is_alive():
+            thread = threading.Thread(
+                target=self._interrupt_here, name="task_tracker interrupting", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # there is none
+                self._interrupt_here()
+                return
+            self._interrupting = thread
+        self._interrupting.join(_INTERRUPT_SECONDS)
+
+    def _interrupt_here(self) -> None:
+        with contextlib.suppress(BaseException):  # that it cannot be interrupted costs time
+            self._wake_up.interrupt()

@@ -14,6 +14,7 @@ import pytest
 from task_tracker.records import TaskKey
 from task_tracker.testing import FakeClock
 from task_tracker.wakeups import WAKE_SECONDS, InProcessWakeUp, NoWakeUp, WakeUp, Waking
+from task_tracker.worker.listening import Listener
 from tests.core.support import PATIENCE, background, in_threads, join, own_threads
 
 KEYS = [TaskKey("acme", "alice", "task-1")]
@@ -320,3 +321,60 @@ def test_a_way_sees_the_context_variables_of_who_submits(clock: FakeClock) -> No
     trace.set("request-1")
     assert Waking(Traced(), clock).wake(KEYS) is True
     assert seen == ["request-1"]
+
+
+# ---- a worker that listens -----------------------------------------------------------------------------
+
+
+class Stuck(Broken):
+    """A way on which neither waiting nor the end of it comes to an end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = threading.Event()
+        self.waiting = threading.Event()
+        self.interrupts = 0
+
+    def wait(self, seconds: float) -> bool:
+        self.waiting.set()
+        assert self.opened.wait(PATIENCE)
+        return False
+
+    def interrupt(self) -> None:
+        self.interrupts += 1
+        assert self.opened.wait(PATIENCE)
+
+
+def test_an_interrupt_that_hangs_is_not_waited_for(clock: FakeClock, threads: Threads) -> None:
+    way = Stuck()
+    listener = Listener(way, clock, lambda: None)
+    listener.start()
+    assert way.waiting.wait(PATIENCE)
+    assert listener.finish(0.0) is False
+    assert listener.finish(0.0) is False
+    assert way.interrupts == 1
+    way.opened.set()
+    for thread in threads():
+        join(thread)
+
+
+def test_an_interrupt_that_ends_the_program_does_not(clock: FakeClock, threads: Threads) -> None:
+    class Exits(InProcessWakeUp):
+        def interrupt(self) -> None:
+            super().interrupt()
+            raise SystemExit(2)
+
+    listener = Listener(Exits(clock), clock, lambda: None)
+    listener.start()
+    clock.until_waiting()
+    assert listener.finish(5.0) is True
+
+
+def test_a_way_that_does_not_wait_takes_no_core(clock: FakeClock) -> None:
+    heard: list[int] = []
+    assert Listener(Broken(), clock, lambda: heard.append(1)).run_once() == pytest.approx(0.02)
+    assert heard == []
+    way = InProcessWakeUp(clock)
+    way.wake(KEYS)
+    assert Listener(way, clock, lambda: heard.append(1)).run_once() == 0.0
+    assert heard == [1]
