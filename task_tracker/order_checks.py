@@ -13,6 +13,7 @@ from task_tracker.handlers import Handler, HandlerRegistry
 __all__ = [
     "LARGEST_NUMBER",
     "check_attempts",
+    "check_flag",
     "check_priority",
     "check_start_time",
     "check_timeout",
@@ -32,6 +33,13 @@ def check_start_time(at: float | None) -> float | None:
     if not _is_number(at) or not 0 <= at < _YEAR_10000:
         raise ValueError(f"not_before must be a Unix time in seconds, not {at!r:.80}; years end with 9999")
     return float(at)
+
+
+def check_flag(value: bool, name: str) -> bool:
+    """Return ``value`` if it is True or False: a text, "false" say, would count as true. Raises ValueError."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, not {value!r:.80}")
+    return value
 
 
 def check_priority(priority: int | None) -> int | None:

@@ -27,6 +27,7 @@ from task_tracker.handlers import Handler, HandlerRegistry, InvalidPayload, plai
 from task_tracker.order_checks import (
     LARGEST_NUMBER,
     check_attempts,
+    check_flag,
     check_priority,
     check_start_time,
     check_timeout,
@@ -83,6 +84,7 @@ class Submitter:
         """Store a pending task for a worker and wake one; see :meth:`task_tracker.TaskTracker.submit`."""
         self._check_leases()
         joined = None if connection is None else self._access.joined(connection)
+        dedupe = check_flag(order.dedupe, "dedupe")
         handler, version = self._chosen(order.task_type, order.version, unregistered=order.unregistered)
         payload = _encoded(order.payload, handler)
         meta = _meta_of(order)
@@ -103,7 +105,7 @@ class Submitter:
             timeout_seconds=check_timeout(order.timeout_seconds, handler),
             max_attempts=check_attempts(order.max_attempts, handler),
         )
-        return self._store(record, dedupe=order.dedupe, joined=joined)
+        return self._store(record, dedupe=dedupe, joined=joined)
 
     def wake(self, submission: Submission) -> bool:
         """Wake a worker for what waits; False if there is nothing to wake one for, or that failed."""
@@ -162,6 +164,7 @@ class Submitter:
     ) -> tuple[Handler | None, int]:
         """Return the handler that is to work, None for one that only others know, and its version."""
         check_id(task_type, "task_type")
+        check_flag(unregistered, "unregistered")
         if version is not None and (
             isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= LARGEST_NUMBER
         ):

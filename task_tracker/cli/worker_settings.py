@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from task_tracker.config import StorageConfig
 from task_tracker.errors import SettingsError
+from task_tracker.order_checks import LARGEST_NUMBER
 from task_tracker.redaction import redact_text
 from task_tracker.settings import PositiveSeconds, TaskTrackerSettings
 from task_tracker.worker.options import check_name, check_poll_seconds
@@ -27,7 +28,7 @@ __all__ = ["ENVIRONMENT", "WorkerSettings", "read_document", "storage_config", "
 ENVIRONMENT: Final = "TASK_TRACKER_WORKER__"
 _STORAGE_ENVIRONMENT: Final = "TASK_TRACKER__"
 
-Whole = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]
 
 
 class WorkerSettings(BaseModel):

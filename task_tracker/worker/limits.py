@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from task_tracker.errors import SettingsError
 from task_tracker.handlers import HandlerRegistry
+from task_tracker.order_checks import LARGEST_NUMBER
 from task_tracker.worker.gates import Gate, Gates
 
 __all__ = ["Kind", "Limits"]
@@ -94,6 +95,9 @@ def _limits(registry: HandlerRegistry, given: Mapping[str, int]) -> dict[str, in
             limits[task_type] = min(handler.max_running, limits.get(task_type, handler.max_running))
     limits |= given
     for task_type, most in limits.items():
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise SettingsError(f"max_running of {task_type!r} is {most!r}; give a whole number of 1 or more")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= LARGEST_NUMBER:
+            raise SettingsError(
+                f"max_running of {task_type!r} is {most!r:.80}; give a whole number of 1 or more, {LARGEST_NUMBER} "
+                "at most"
+            )
     return limits

@@ -13,7 +13,7 @@ from task_tracker.errors import SettingsError
 from task_tracker.redaction import clean_text
 from task_tracker.wakeups import WakeUp
 
-__all__ = ["check_name", "check_poll_seconds", "check_seconds", "check_wake_up"]
+__all__ = ["check_flag", "check_name", "check_poll_seconds", "check_seconds", "check_wake_up"]
 
 LONGEST_NAME: Final = 200
 
@@ -48,6 +48,13 @@ def check_name(name: str | None) -> None:
         raise SettingsError(f"name is {name!r:.80}; give one line of plain text")
     if len(name) > LONGEST_NAME:
         raise SettingsError(f"name has {len(name)} characters; give {LONGEST_NAME} at most")
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """Return ``value`` if it is True or False; a text, "false" say, would count as true. Raises SettingsError."""
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is {value!r:.80}; give True or False")
+    return value
 
 
 def check_wake_up(wake_up: WakeUp) -> WakeUp:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from task_tracker.errors import SettingsError
+from task_tracker.order_checks import LARGEST_NUMBER
 
 __all__ = ["Slots", "check_concurrency"]
 
@@ -45,6 +46,8 @@ class Slots:
 
 def check_concurrency(most: int) -> int:
     """Return ``most``. Raises SettingsError for what is no number of slots."""
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise SettingsError(f"concurrency is {most!r}; give a whole number of 1 or more")
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= LARGEST_NUMBER:
+        raise SettingsError(
+            f"concurrency is {most!r:.80}; give a whole number of 1 or more, {LARGEST_NUMBER} at most"
+        )
     return most

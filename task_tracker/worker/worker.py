@@ -23,7 +23,13 @@ from task_tracker.worker.alone import run_alone
 from task_tracker.worker.heartbeat import check_rhythm
 from task_tracker.worker.hooks import Hook, Hooks
 from task_tracker.worker.limits import Limits
-from task_tracker.worker.options import check_name, check_poll_seconds, check_seconds, check_wake_up
+from task_tracker.worker.options import (
+    check_flag,
+    check_name,
+    check_poll_seconds,
+    check_seconds,
+    check_wake_up,
+)
 from task_tracker.worker.readiness import Facts, WorkerStatus
 from task_tracker.worker.rescuing import Rescued
 from task_tracker.worker.shift import Shift, Terms
@@ -92,7 +98,7 @@ class Worker:
             limits=Limits(registry, max_running=max_running, gates=gates),
             hooks=Hooks.of(hooks, tracker.clock),
             wake_up=tracker.waking.wake_up if wake_up is None else check_wake_up(wake_up),
-            rescue=rescue,
+            rescue=check_flag("rescue", rescue),
             holder=lambda: name if name is not None else holder_name(suffix),
             instance=lambda: holder_name(suffix) if name is None else f"{name}:{suffix}",
             status=self.status,

@@ -192,6 +192,8 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(
             "(in TASK_TRACKER_WORKER__DRAIN_SECONDS)",
         ),
         (["--shortest-poll-seconds=3", "--longest-poll-seconds=2"], {}, "poll_seconds is (3.0, 2.0)"),
+        ([f"--max-running=note={10**30}"], {}, "worker.max_running.note is 1000"),
+        ([f"--concurrency={10**30}"], {}, "worker.concurrency is 1000"),
         (["--name="], {}, "name is ''"),
         ([], {"TASK_TRACKER_WORKER__MAX_RUNNING": "note=2"}, "give an object like"),
         (["--backend=memory"], {}, "memory"),

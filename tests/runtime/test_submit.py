@@ -167,6 +167,8 @@ def test_what_is_known_here_is_checked_with_the_flag_too(tracker: TaskTracker) -
         ({"timeout_seconds": 0}, ValueError, "timeout_seconds must be a finite number above 0, not 0"),
         ({"timeout_seconds": float("nan")}, ValueError, "timeout_seconds must be"),
         ({"timeout_seconds": 10**400}, ValueError, "timeout_seconds must be"),
+        ({"dedupe": "false"}, ValueError, "dedupe must be True or False, not 'false'"),
+        ({"unregistered": 1}, ValueError, "unregistered must be True or False, not 1"),
         ({"max_attempts": 0}, ValueError, "max_attempts must be a whole number of 1 or more"),
         (
             {"max_attempts": 2},

@@ -43,6 +43,10 @@ async def asynchronous(*_: object) -> bool:
     [
         ({"default_timeout_seconds": "5"}, "default_timeout_seconds is '5'"),
         ({"default_timeout_seconds": 10**400}, "default_timeout_seconds is 1000"),
+        ({"concurrency": 10**30}, "concurrency is 1000"),
+        ({"concurrency": 2**31}, "2147483647 at most"),
+        ({"max_running": {"note": 2**31}}, "2147483647 at most"),
+        ({"rescue": "false"}, "rescue is 'false'"),
         ({"drain_seconds": None}, "drain_seconds is None"),
         ({"poll_seconds": 5}, "poll_seconds is 5"),
         ({"poll_seconds": (1,)}, r"poll_seconds is \(1,\)"),
