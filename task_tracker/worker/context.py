@@ -168,7 +168,10 @@ class _Context:
 
 
 class TaskContext(_Context):
-    """For async handlers. One per attempt; what is noted after the attempt is refused with LeaseLost."""
+    """For async handlers. One per attempt; what is noted after the attempt is refused with LeaseLost.
+
+    Its coroutines belong to the worker's event loop: on another one, in a thread say, they raise RuntimeError.
+    """
 
     async def progress(
         self, percent: float | None = None, message: str | None = None, stage: str | None = None
@@ -179,6 +182,7 @@ class TaskContext(_Context):
         written goes along with the next write. Never fails because the store is away, nor stops a handler. Raises
         LeaseLost, and ValueError for a number that is none.
         """
+        self._check_loop()
         if self._note(percent, message, stage):
             with contextlib.suppress(NoThread):
                 await self._call(self._attempt.commit_noted)
@@ -190,6 +194,7 @@ class TaskContext(_Context):
         (:meth:`check`), and ValueError for what cannot be stored or takes more than ``max_checkpoint_bytes``. While
         the store is away it waits.
         """
+        self._check_loop()
         self._check_working()
         encoded = encode_checkpoint(data, self._parts.sizes)
         for number, pause in enumerate(pauses(self._parts.clock)):
@@ -213,6 +218,7 @@ class TaskContext(_Context):
         attempt that runs again submits again, so give ``task_id`` or ``dedupe`` where that matters. Cancelled while
         it waits, it may have been stored.
         """
+        self._check_loop()
         order = follow_up(self.key, task_type, payload, options)
         share = Share(self.key, _CALLS_PER_TASK)
         for pause in pauses(self._parts.clock):
@@ -234,6 +240,7 @@ class TaskContext(_Context):
 
         Raises CapabilityMissing on a store without transactions.
         """
+        self._check_loop()
         hook = self._parts.hook
         return self._parts.transacting.on_loop() if hook is None else hook.on_loop()
 
@@ -242,6 +249,7 @@ class TaskContext(_Context):
 
         Raises SettingsError if there is no such name, and what its factory raised.
         """
+        self._check_loop()
         return await self._parts.resources.get(name)
 
     def detach(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
@@ -249,11 +257,20 @@ class TaskContext(_Context):
 
         It is lost if the worker ends meanwhile. What must not be lost is submitted as a task.
         """
+        self._check_loop()
         context = contextvars.copy_context()
         context.run(_current.set, None)
         task = self._parts.kept.start(coroutine, f"detached from {self.key.task_id}", context)
         task.add_done_callback(_report_detached)
         return task
+
+    def _check_loop(self) -> None:
+        """Raise RuntimeError on a loop of somebody else's: what waits here is woken on the worker's, or never."""
+        if asyncio.get_running_loop() is not self._parts.loop:
+            raise RuntimeError(
+                "another event loop runs here than the worker's, to which this context belongs; hand the call over "
+                "with asyncio.run_coroutine_threadsafe"
+            )
 
     async def _call(self, call: Any) -> None:
         await self._parts.store_calls.make(call, Share(self.key, _CALLS_PER_TASK))
@@ -296,7 +313,13 @@ class BlockingTaskContext(_Context):
 
     def resource(self, name: str) -> Any:
         """As :meth:`TaskContext.resource`. Raises also what :meth:`check` raises, while it waits."""
-        asked = asyncio.run_coroutine_threadsafe(self._parts.resources.get(name), self._parts.loop)
+        building = self._parts.resources.get(name)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(building, self._parts.loop)
+        except RuntimeError as error:  # the loop has closed
+            building.close()
+            self.check()
+            raise ShuttingDown("the worker has ended, no resource is built any more") from error
         asked.add_done_callback(lambda _: self._signal.wake())
         try:
             self._signal.wait_for(asked.done, self.check)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from task_tracker import LeaseLost
 from task_tracker.testing import FakeClock
 from task_tracker.worker import BlockingTaskContext, Fail, TaskContext
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, RetryAt
@@ -255,3 +257,40 @@ def test_a_stop_passes_by_code_that_catches_every_error(clock: FakeClock, sync: 
         await bench.close()
 
     run(clock, main())
+
+
+# ---- where it may be used --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ctx: ctx.progress(50),
+        lambda ctx: ctx.checkpoint({}),
+        lambda ctx: ctx.submit("t"),
+        lambda ctx: ctx.resource("client"),
+        lambda ctx: ctx.detach(None),
+        lambda ctx: ctx.transaction().__aenter__(),
+    ],
+    ids=["progress", "checkpoint", "submit", "resource", "detach", "transaction"],
+)
+def test_on_another_loop_a_context_is_refused(clock: FakeClock, call: Callable[[TaskContext], Any]) -> None:
+    """What it waits for is told on the worker's loop; a resource would be bound to a loop that is about to end."""
+
+    async def elsewhere(ctx: TaskContext) -> None:
+        await call(ctx)
+
+    async def body(ctx: TaskContext) -> None:
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere(ctx)))
+
+    _, record, _ = attempted(clock, body)
+    assert record.error is not None
+    assert "run_coroutine_threadsafe" in record.error
+    assert record.progress is None
+
+
+def test_in_a_thread_a_resource_is_refused_once_the_loop_has_closed(clock: FakeClock) -> None:
+    contexts: list[BlockingTaskContext] = []
+    attempted(clock, contexts.append, sync=True)
+    with pytest.raises(LeaseLost, match="is over"):
+        contexts[0].resource("client")
