@@ -13,7 +13,7 @@ from task_tracker.errors import SettingsError
 from task_tracker.redaction import clean_text
 from task_tracker.wakeups import WakeUp
 
-__all__ = ["check_flag", "check_name", "check_poll_seconds", "check_seconds", "check_wake_up"]
+__all__ = ["check_flag", "check_kind", "check_name", "check_poll_seconds", "check_seconds", "check_wake_up"]
 
 LONGEST_NAME: Final = 200
 
@@ -50,6 +50,12 @@ def check_name(name: str | None) -> None:
         raise SettingsError(f"name has {len(name)} characters; give {LONGEST_NAME} at most")
 
 
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise SettingsError unless ``value`` is a ``kind``."""
+    if not isinstance(value, kind):
+        raise SettingsError(f"{name} is of the type {type(value).__name__}; give a {kind.__name__}")
+
+
 def check_flag(name: str, value: bool) -> bool:
     """Return ``value`` if it is True or False; a text, "false" say, would count as true. Raises SettingsError."""
     if not isinstance(value, bool):
@@ -59,7 +65,8 @@ def check_flag(name: str, value: bool) -> bool:
 
 def check_wake_up(wake_up: WakeUp) -> WakeUp:
     """Return ``wake_up`` if it can be waited for. Raises SettingsError."""
-    if not all(callable(getattr(wake_up, word, None)) for word in ("wake", "wait", "interrupt")):
+    words = ("wake", "wait", "interrupt")
+    if isinstance(wake_up, type) or not all(callable(getattr(wake_up, word, None)) for word in words):
         raise SettingsError(
             f"wake_up is {wake_up!r:.80}; give an object with wake(keys), wait(seconds) and interrupt()"
         )

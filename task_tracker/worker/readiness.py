@@ -97,7 +97,20 @@ class Facts:
         self._facts: dict[str, tuple[bool, str, float, float]] = {}
 
     def report(self, name: str, ready: bool, detail: str = "", *, life_seconds: float = 60.0) -> None:
-        """Say how ``name`` is. After ``life_seconds`` without another report it counts as not ready."""
+        """Say how ``name`` is. After ``life_seconds`` without another report it counts as not ready.
+
+        Raises ValueError for what could be neither judged nor published: whoever asks must get an answer.
+        """
+        if not isinstance(name, str) or not isinstance(detail, str):
+            raise ValueError(f"name and detail must be texts, not {name!r:.80} and {detail!r:.80}")
+        if not isinstance(ready, bool):
+            raise ValueError(f"ready must be True or False, not {ready!r:.80}")
+        if (
+            isinstance(life_seconds, bool)
+            or not isinstance(life_seconds, int | float)
+            or not life_seconds > 0
+        ):
+            raise ValueError(f"life_seconds must be a number above 0, not {life_seconds!r:.80}")
         with self._lock:
             self._facts[name] = ready, detail, self._clock.monotonic(), life_seconds
 

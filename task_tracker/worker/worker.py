@@ -25,6 +25,7 @@ from task_tracker.worker.hooks import Hook, Hooks
 from task_tracker.worker.limits import Limits
 from task_tracker.worker.options import (
     check_flag,
+    check_kind,
     check_name,
     check_poll_seconds,
     check_seconds,
@@ -77,6 +78,7 @@ class Worker:
         wake_up: WakeUp | None = None,
         rescue: bool = True,
     ) -> None:
+        check_kind("tracker", tracker, TaskTracker)
         store = tracker.access.leases
         if store is None:
             raise CapabilityMissing(
@@ -85,6 +87,7 @@ class Worker:
             )
         check_rhythm(store)
         registry = tracker.handlers if registry is None else registry
+        check_kind("registry", registry, HandlerRegistry)
         registry.freeze()
         suffix = tracker.clock.new_token()[-6:]
         check_name(name)

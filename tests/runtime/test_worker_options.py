@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from task_tracker import SettingsError
+from task_tracker import AsyncTaskTracker, SettingsError
+from task_tracker.wakeups import InProcessWakeUp
 from task_tracker.worker import hooks as hooks_module
 from task_tracker.worker.hooks import Event, Hooks
 from task_tracker.worker.rescuing import Rescued
@@ -57,6 +58,8 @@ async def asynchronous(*_: object) -> bool:
         ({"gates": 5}, "gates is 5"),
         ({"max_running": 5}, "max_running is 5"),
         ({"wake_up": 5}, "wake_up is 5"),
+        ({"wake_up": InProcessWakeUp}, "wake_up is <class"),
+        ({"registry": "tasks:registry"}, "registry is of the type str; give a HandlerRegistry"),
         ({"hooks": 5}, "hooks is 5"),
         ({"hooks": [5]}, "hooks holds 5"),
         ({"hooks": [asynchronous]}, "ordinary functions"),
@@ -72,6 +75,31 @@ def test_what_cannot_be_meant_is_refused(crew: Crew, options: dict[str, Any], sa
     with pytest.raises(SettingsError, match=said) as refused:
         Worker(crew.tracker(), **options)
     assert len(str(refused.value)) < 500
+
+
+def test_only_the_blocking_tracker_has_workers(crew: Crew) -> None:
+    wrong: Any = AsyncTaskTracker(crew.tracker())
+    with pytest.raises(SettingsError, match="tracker is of the type AsyncTaskTracker; give a TaskTracker"):
+        Worker(wrong)
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ({"name": 5}, "must be texts, not 5"),
+        ({"detail": None}, "must be texts"),
+        ({"ready": "no"}, "ready must be True or False, not 'no'"),
+        ({"life_seconds": "60"}, "life_seconds must be a number above 0, not '60'"),
+        ({"life_seconds": float("nan")}, "life_seconds"),
+        ({"life_seconds": -1}, "life_seconds"),
+    ],
+)
+def test_a_fact_that_could_not_be_told_is_refused(crew: Crew, report: dict[str, Any], said: str) -> None:
+    """Whoever asks how the worker is gets an answer all the same."""
+    worker = crew.worker()
+    with pytest.raises(ValueError, match=said):
+        worker.report(**{"name": "index", "ready": True, **report})
+    assert worker.status().facts == {}
 
 
 def test_a_drain_that_cannot_be_meant_is_refused(crew: Crew) -> None:
