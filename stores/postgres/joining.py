@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 from psycopg.rows import TupleRow, tuple_row
 
 from stores.postgres.connections import RawJson
@@ -24,6 +25,22 @@ __all__ = ["JoinedDatabase"]
 _T = TypeVar("_T")
 
 _Found = tuple[list[Row], int]
+
+# Cursors of this module's own: the caller's may give other rows or values, or take other parameters.
+_ADAPTERS: Final = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_loader("json", RawJson)
+
+
+class _Cursor(psycopg.Cursor[TupleRow]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+class _AsyncCursor(psycopg.AsyncCursor[TupleRow]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
 
 
 class JoinedDatabase:
@@ -40,6 +57,11 @@ class JoinedDatabase:
         if given.closed:
             raise ValueError(
                 "connection is closed; give one that is open, in the transaction of your own rows"
+            )
+        if given.info.encoding != "utf-8":
+            raise ValueError(
+                f"the client_encoding of connection is {given.info.encoding}, which does not hold every text; "
+                "connect with client_encoding=utf8"
             )
         self._ask: Callable[[bytes, dict[str, Any]], _Found]
         if isinstance(given, psycopg.AsyncConnection):
@@ -95,9 +117,7 @@ class _Here:
         self._connection = connection
 
     def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
-        # A cursor of this module's own: the caller's may give other rows, or take other parameters.
-        with psycopg.Cursor[TupleRow](self._connection, row_factory=tuple_row) as cursor:
-            cursor.adapters.register_loader("json", RawJson)
+        with _Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(statement, params, prepare=False)
             return cursor.fetchall(), cursor.rowcount
 
@@ -113,7 +133,6 @@ class _OnLoop:
         return asyncio.run_coroutine_threadsafe(self._ask(statement, params), self._loop).result()
 
     async def _ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
-        async with psycopg.AsyncCursor[TupleRow](self._connection, row_factory=tuple_row) as cursor:
-            cursor.adapters.register_loader("json", RawJson)
+        async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(statement, params, prepare=False)
             return await cursor.fetchall(), cursor.rowcount

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.rows import dict_row
 
 from stores import InMemoryTaskStore
@@ -199,6 +200,38 @@ def test_any_connection_of_the_driver_will_do(caller: Caller, options: dict[str,
         again = caller.submit(connection, dedupe=True)
         assert (again.task_id, again.record.payload) == (task.task_id, {"n": 1})
     assert caller.tasks() == [task.task_id]
+
+
+class _Odd(Loader):
+    def load(self, data: Buffer) -> object:
+        return ("odd", bytes(data))
+
+
+class _Shouting(Dumper):
+    def dump(self, obj: object) -> bytes:
+        return str(obj).upper().encode()
+
+
+def test_what_the_caller_has_values_turned_into_is_for_the_callers_rows(caller: Caller) -> None:
+    with caller.connect() as connection:
+        for name in ("text", "int8", "float8", "bool", "json"):
+            connection.adapters.register_loader(name, _Odd)
+        for kind in (str, int, float):
+            connection.adapters.register_dumper(kind, _Shouting)
+        task = caller.submit(connection, dedupe=True, resource_id="kb")
+        again = caller.submit(connection, dedupe=True, resource_id="kb")
+        assert (again.task_id, again.created) == (task.task_id, False)
+        assert connection.execute("SELECT 'x'::text").fetchone() == (("odd", b"x"),)
+    assert caller.tracker.get(task.task_id, **OWNER) == task.record
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+def test_a_connection_that_does_not_speak_utf8_is_refused(caller: Caller, encoding: str) -> None:
+    """Some texts could not be sent, others would be read as something else."""
+    with caller.connect(client_encoding=encoding) as connection:
+        with pytest.raises(ValueError, match="client_encoding=utf8"):
+            caller.submit(connection)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 def test_a_connection_that_will_not_do_is_refused_with_the_reason(caller: Caller) -> None:
