@@ -750,6 +750,8 @@ class OnLoop(NamedTuple):
 
     connection: object
     loop: asyncio.AbstractEventLoop
+    is_over: threading.Event
+    """Set, on that loop, once the caller goes on: the connection is the caller's again, whatever became of the call."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from stores.postgres.connections import RawJson
 from stores.postgres.database import Row, Session
 from stores.postgres.statements import Statements
 from stores.postgres.trouble import unavailable
+from task_tracker.errors import StoreUnavailable
 from task_tracker.store import OnLoop
 
 __all__ = ["JoinedDatabase"]
@@ -66,7 +67,7 @@ class JoinedDatabase:
         self._ask: Callable[[bytes, dict[str, Any]], _Found]
         if isinstance(given, psycopg.AsyncConnection):
             assert isinstance(connection, OnLoop), "those are refused above"
-            self._ask = _OnLoop(given, connection.loop).ask
+            self._ask = _OnLoop(given, connection).ask
         else:
             self._ask = _Here(given).ask
         self._statements = statements
@@ -125,14 +126,17 @@ class _Here:
 class _OnLoop:
     """Asks on the loop on which the caller awaits this call."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], given: OnLoop) -> None:
         self._connection = connection
-        self._loop = loop
+        self._loop = given.loop
+        self._is_over = given.is_over
 
     def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
         return asyncio.run_coroutine_threadsafe(self._ask(statement, params), self._loop).result()
 
     async def _ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
+        if self._is_over.is_set():  # the next statement would be in whatever the caller does now
+            raise StoreUnavailable("the caller has stopped waiting, and its connection is left alone")
         async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(statement, params, prepare=False)
             return await cursor.fetchall(), cursor.rowcount

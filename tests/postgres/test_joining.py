@@ -343,6 +343,24 @@ def test_an_await_that_is_cancelled_lets_the_statement_end(caller: Caller) -> No
     in_coroutine(caller, main)
 
 
+def test_a_call_that_is_given_up_leaves_the_connection_alone(caller: Caller) -> None:
+    """What it would have sent next would be in the caller's next transaction, and committed with that."""
+
+    async def main(_: AsyncTaskTracker, connection: Any) -> None:
+        tracker = AsyncTaskTracker(caller.tracker, call_seconds=0.2)
+        with caller.connect() as other:
+            caller.submit(other, dedupe=True, resource_id="kb")
+            with pytest.raises(StoreUnavailable, match="has not answered"):
+                await tracker.submit("note", dedupe=True, resource_id="kb", connection=connection, **OWNER)
+            undone = asyncio.create_task(connection.rollback())
+            other.commit()
+        await undone
+        await tracker.aclose()  # once its thread has ended
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    in_coroutine(caller, main)
+
+
 # ---- from within a handler -----------------------------------------------------------------------------
 
 
