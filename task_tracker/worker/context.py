@@ -232,7 +232,7 @@ class TaskContext(_Context):
 
         In ``on_failure`` it is the transaction in which the task is ended, committed with that.
 
-        Raises CapabilityMissing on a store without transactions.
+        Raises CapabilityMissing on a store without transactions, RuntimeError within another block of the handler.
         """
         hook = self._parts.hook
         return self._parts.transacting.on_loop() if hook is None else hook.on_loop()
