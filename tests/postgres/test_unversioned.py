@@ -301,6 +301,18 @@ def test_eight_processes_at_once(old: Ground) -> None:
             "UPDATE {tasks} SET user_id = ' ' WHERE task_id = 'running'",
             "1 rows of the table .* have no account_id",
         ),
+        (
+            "ALTER TABLE {tasks} ALTER status DROP NOT NULL; UPDATE {tasks} SET status = NULL",
+            'null value in column "status"',
+        ),
+        (
+            "ALTER TABLE {tasks} DROP CONSTRAINT {index_tasks_pkey}; UPDATE {tasks} SET task_id = 'twice'",
+            "duplicate key value",
+        ),
+        (
+            """UPDATE {tasks} SET result = ('"' || chr(92) || 'u0000"')::json""",
+            "unsupported Unicode escape sequence",
+        ),
     ],
 )
 def test_what_cannot_be_taken_in_is_left_as_it_is(old: Ground, change: str, complaint: str) -> None:
