@@ -767,7 +767,8 @@ class HasTransactions(Protocol):
     def joined(self, connection: object) -> Joined:
         """Return what creates records on the caller's ``connection``; an :class:`OnLoop` is called from other threads.
 
-        Raises TypeError for what is no connection of the driver's, ValueError for one that is closed.
+        Raises TypeError for what is no connection of the driver's, ValueError for one that is closed or has an
+        encoding that does not hold every text.
         """
 
 

@@ -43,7 +43,8 @@ class TaskTransaction:
     """What a block of ``ctx.transaction()`` is given.
 
     ``connection`` is the driver's (for PostgreSQL a ``psycopg.AsyncConnection``, in a plain function a
-    ``psycopg.Connection``), in a transaction. It is of no use after the block, which alone ends the transaction.
+    ``psycopg.Connection``), in a transaction. It is of no use after the block, which alone ends the transaction; in
+    ``on_failure`` after the end of that.
     """
 
     def __init__(self, connection: Any, transacting: Transacting, *, is_ending: bool = False) -> None:
