@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -92,21 +93,21 @@ class AsyncTaskTracker:
         connection: object = None,
     ) -> TaskRecord:
         """As :meth:`TaskTracker.create`; ``connection`` is one of coroutines."""
-        joined = _on_this_loop(connection)
-        return await self._run(
-            lambda: self._tracker.create(
-                task_type,
-                resource_id,
-                account_id=account_id,
-                user_id=user_id,
-                task_id=task_id,
-                meta=meta,
-                payload=payload,
-                private=private,
-                connection=joined,
-            ),
-            self._of_owner(account_id, user_id),
-        )
+        with _lent(connection) as joined:
+            return await self._run(
+                lambda: self._tracker.create(
+                    task_type,
+                    resource_id,
+                    account_id=account_id,
+                    user_id=user_id,
+                    task_id=task_id,
+                    meta=meta,
+                    payload=payload,
+                    private=private,
+                    connection=joined,
+                ),
+                self._of_owner(account_id, user_id),
+            )
 
     async def create_if_no_running(
         self, task_type: str, resource_id: str | None, *, account_id: str, user_id: str
@@ -142,28 +143,28 @@ class AsyncTaskTracker:
         connection: object = None,
     ) -> Submission:
         """As :meth:`TaskTracker.submit`; ``connection`` is one of coroutines (``psycopg.AsyncConnection``)."""
-        joined = _on_this_loop(connection)
-        return await self._run(
-            lambda: self._tracker.submit(
-                task_type,
-                payload,
-                account_id=account_id,
-                user_id=user_id,
-                resource_id=resource_id,
-                version=version,
-                dedupe=dedupe,
-                not_before=not_before,
-                priority=priority,
-                timeout_seconds=timeout_seconds,
-                max_attempts=max_attempts,
-                task_id=task_id,
-                meta=meta,
-                private=private,
-                unregistered=unregistered,
-                connection=joined,
-            ),
-            self._of_owner(account_id, user_id),
-        )
+        with _lent(connection) as joined:
+            return await self._run(
+                lambda: self._tracker.submit(
+                    task_type,
+                    payload,
+                    account_id=account_id,
+                    user_id=user_id,
+                    resource_id=resource_id,
+                    version=version,
+                    dedupe=dedupe,
+                    not_before=not_before,
+                    priority=priority,
+                    timeout_seconds=timeout_seconds,
+                    max_attempts=max_attempts,
+                    task_id=task_id,
+                    meta=meta,
+                    private=private,
+                    unregistered=unregistered,
+                    connection=joined,
+                ),
+                self._of_owner(account_id, user_id),
+            )
 
     async def wake(self, submission: Submission) -> bool:
         """As :meth:`TaskTracker.wake`."""
@@ -655,6 +656,14 @@ def _look_at(future: asyncio.Future[_T]) -> None:
         future.exception()
 
 
-def _on_this_loop(connection: object) -> OnLoop | None:
-    """Return a caller's connection, to be used by calls that block, on other threads; None if there is none."""
-    return None if connection is None else OnLoop(connection, asyncio.get_running_loop())
+@contextlib.contextmanager
+def _lent(connection: object) -> Iterator[OnLoop | None]:
+    """Give a caller's connection, None if there is none, to a call on another thread until the caller goes on."""
+    if connection is None:
+        yield None
+        return
+    lent = OnLoop(connection, asyncio.get_running_loop(), threading.Event())
+    try:
+        yield lent
+    finally:
+        lent.is_over.set()

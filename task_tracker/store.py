@@ -750,6 +750,8 @@ class OnLoop(NamedTuple):
 
     connection: object
     loop: asyncio.AbstractEventLoop
+    is_over: threading.Event
+    """Set, on that loop, once the caller goes on: the connection is the caller's again, whatever became of the call."""
 
 
 @runtime_checkable
@@ -765,7 +767,8 @@ class HasTransactions(Protocol):
     def joined(self, connection: object) -> Joined:
         """Return what creates records on the caller's ``connection``; an :class:`OnLoop` is called from other threads.
 
-        Raises TypeError for what is no connection of the driver's, ValueError for one that is closed.
+        Raises TypeError for what is no connection of the driver's, ValueError for one that is closed or has an
+        encoding that does not hold every text.
         """
 
 

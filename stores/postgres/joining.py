@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 from psycopg.rows import TupleRow, tuple_row
 
 from stores.postgres.connections import RawJson
 from stores.postgres.database import Row, Session
 from stores.postgres.statements import Statements
 from stores.postgres.trouble import unavailable
+from task_tracker.errors import StoreUnavailable
 from task_tracker.store import OnLoop
 
 __all__ = ["JoinedDatabase"]
@@ -24,6 +26,22 @@ __all__ = ["JoinedDatabase"]
 _T = TypeVar("_T")
 
 _Found = tuple[list[Row], int]
+
+# Cursors of this module's own: the caller's may give other rows or values, or take other parameters.
+_ADAPTERS: Final = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_loader("json", RawJson)
+
+
+class _Cursor(psycopg.Cursor[TupleRow]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+class _AsyncCursor(psycopg.AsyncCursor[TupleRow]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
 
 
 class JoinedDatabase:
@@ -41,10 +59,15 @@ class JoinedDatabase:
             raise ValueError(
                 "connection is closed; give one that is open, in the transaction of your own rows"
             )
+        if given.info.encoding != "utf-8":
+            raise ValueError(
+                f"the client_encoding of connection is {given.info.encoding}, which does not hold every text; "
+                "connect with client_encoding=utf8"
+            )
         self._ask: Callable[[bytes, dict[str, Any]], _Found]
         if isinstance(given, psycopg.AsyncConnection):
             assert isinstance(connection, OnLoop), "those are refused above"
-            self._ask = _OnLoop(given, connection.loop).ask
+            self._ask = _OnLoop(given, connection).ask
         else:
             self._ask = _Here(given).ask
         self._statements = statements
@@ -95,9 +118,7 @@ class _Here:
         self._connection = connection
 
     def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
-        # A cursor of this module's own: the caller's may give other rows, or take other parameters.
-        with psycopg.Cursor[TupleRow](self._connection, row_factory=tuple_row) as cursor:
-            cursor.adapters.register_loader("json", RawJson)
+        with _Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(statement, params, prepare=False)
             return cursor.fetchall(), cursor.rowcount
 
@@ -105,15 +126,17 @@ class _Here:
 class _OnLoop:
     """Asks on the loop on which the caller awaits this call."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], given: OnLoop) -> None:
         self._connection = connection
-        self._loop = loop
+        self._loop = given.loop
+        self._is_over = given.is_over
 
     def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
         return asyncio.run_coroutine_threadsafe(self._ask(statement, params), self._loop).result()
 
     async def _ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
-        async with psycopg.AsyncCursor[TupleRow](self._connection, row_factory=tuple_row) as cursor:
-            cursor.adapters.register_loader("json", RawJson)
+        if self._is_over.is_set():  # the next statement would be in whatever the caller does now
+            raise StoreUnavailable("the caller has stopped waiting, and its connection is left alone")
+        async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(statement, params, prepare=False)
             return await cursor.fetchall(), cursor.rowcount

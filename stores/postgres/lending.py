@@ -66,7 +66,22 @@ class _Use:
         return True
 
 
-class Lent(psycopg.Connection[TupleRow]):
+class _Unprepared:
+    """Keeps the driver from preparing: names of statements outlast a transaction, and the next user's are the same."""
+
+    _prepared: Any
+
+    @property
+    def prepare_threshold(self) -> int | None:
+        """None: nothing is prepared, whatever it is set to."""
+        return None
+
+    @prepare_threshold.setter
+    def prepare_threshold(self, value: int | None) -> None:
+        self._prepared.prepare_threshold = None
+
+
+class Lent(_Unprepared, psycopg.Connection[TupleRow]):
     """For code that blocks."""
 
     use: _Use
@@ -92,7 +107,7 @@ class Lent(psycopg.Connection[TupleRow]):
         """Leave the socket to its owner, without a warning that nobody closed it."""
 
 
-class AsyncLent(psycopg.AsyncConnection[TupleRow]):
+class AsyncLent(_Unprepared, psycopg.AsyncConnection[TupleRow]):
     """For coroutines."""
 
     use: _Use
@@ -122,7 +137,7 @@ def lent(connection: BoundedConnection, *, for_loop: bool) -> Lent | AsyncLent:
     """Return what a handler may use of a connection that is in a transaction."""
     made: Lent | AsyncLent = AsyncLent(connection.pgconn) if for_loop else Lent(connection.pgconn)
     made.use = _Use()
-    made.prepare_threshold = None  # the server behind a pooler is another one each time
+    made.prepare_threshold = None
     return made
 
 

@@ -21,6 +21,7 @@ from stores.postgres.database import begin
 from stores.postgres.names import Names
 from stores.postgres.trouble import unavailable
 from task_tracker.errors import SettingsError
+from task_tracker.redaction import redact_text
 
 __all__ = ["Migration", "Migrations"]
 
@@ -32,6 +33,8 @@ _OLDEST_SERVER: Final = 130_000
 _NO_TABLE: Final = ("42P01", "3F000")
 _REFUSED: Final = "TT001"
 """What migrations raise themselves, with a message that says what to do."""
+_MISFITS: Final = ("22", "23", "54")
+"""Classes of errors that a row is to blame for: a value or its form, a constraint, a size."""
 
 _TABLE: Final = """\
 CREATE TABLE IF NOT EXISTS {migrations} (
@@ -126,7 +129,8 @@ class Migrations:
             if not pending:
                 return []
             named = self._named(connection, pending)
-            connection.execute(self.names.fill(pending[0].text))
+            with contextlib.nullcontext() if named is pending else _taking_in():
+                connection.execute(self.names.fill(pending[0].text))
             connection.execute(self._note(pending[0]))
             return [*named[:1]]
 
@@ -177,6 +181,21 @@ def _transaction(connection: BoundedConnection) -> Iterator[None]:
         raise
     else:
         connection.execute(b"COMMIT")
+
+
+@contextlib.contextmanager
+def _taking_in() -> Iterator[None]:
+    """Have what a row of an unversioned table is to blame for be SettingsError: to try again is of no use."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if (error.sqlstate or "")[:2] not in _MISFITS:
+            raise
+        said = redact_text(error.diag.message_primary or type(error).__name__)
+        raise SettingsError(
+            f"a row of the unversioned table cannot be taken in ({said}); put such rows right, or delete them, and "
+            "migrate again: nothing was changed"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -238,7 +238,7 @@ class TaskContext(_Context):
 
         In ``on_failure`` it is the transaction in which the task is ended, committed with that.
 
-        Raises CapabilityMissing on a store without transactions.
+        Raises CapabilityMissing on a store without transactions, RuntimeError within another block of the handler.
         """
         self._check_loop()
         hook = self._parts.hook

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -34,13 +35,16 @@ _T = TypeVar("_T")
 BEGINNING_AT_ONCE: Final = 4
 """Threads in which blocks wait for a connection. Those that end blocks, and so give connections back, are others."""
 _CALLS_PER_TASK: Final = 2
+_within: contextvars.ContextVar[StoreTransaction | None] = contextvars.ContextVar("_within", default=None)
+"""The transaction of the block that was begun last in this context; it may have ended."""
 
 
 class TaskTransaction:
     """What a block of ``ctx.transaction()`` is given.
 
     ``connection`` is the driver's (for PostgreSQL a ``psycopg.AsyncConnection``, in a plain function a
-    ``psycopg.Connection``), in a transaction. It is of no use after the block, which alone ends the transaction.
+    ``psycopg.Connection``), in a transaction. It is of no use after the block, which alone ends the transaction; in
+    ``on_failure`` after the end of that.
     """
 
     def __init__(self, connection: Any, transacting: Transacting, *, is_ending: bool = False) -> None:
@@ -114,7 +118,7 @@ class Transacting:
     @contextlib.asynccontextmanager
     async def on_loop(self) -> AsyncIterator[TaskTransaction]:
         """See :meth:`TaskContext.transaction`."""
-        self.capable()
+        self._check_outside()
         begun = await self._begun_on_loop()
         block = TaskTransaction(begun.connection, self)
         with self._known(begun):
@@ -132,7 +136,7 @@ class Transacting:
     @contextlib.contextmanager
     def blocking(self) -> Iterator[TaskTransaction]:
         """See :meth:`BlockingTaskContext.transaction`."""
-        self.capable()
+        self._check_outside()
         begun = self._begun()
         block = TaskTransaction(begun.connection, self)
         with self._known(begun):
@@ -149,6 +153,15 @@ class Transacting:
                     if self._is_found_out(error):
                         return
                     self.signal.pause(pause)
+
+    def _check_outside(self) -> None:
+        """Raise CapabilityMissing, and RuntimeError within a block: all who wait in one could wait for each other."""
+        self.capable()
+        if _within.get() in self.under_way:
+            raise RuntimeError(
+                "ctx.transaction() within a block of it would wait for a second connection while it keeps the first; "
+                "use `connection.transaction()` for a part of the block, or begin the other one after it"
+            )
 
     async def undo_all(self) -> None:
         """Undo what a handler has begun that goes on although its attempt is over: nobody waits for its locks."""
@@ -170,6 +183,7 @@ class Transacting:
     @contextlib.contextmanager
     def _known(self, begun: StoreTransaction) -> Iterator[None]:
         self.under_way.add(begun)
+        _within.set(begun)
         try:
             yield
         finally:

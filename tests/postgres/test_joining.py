@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.rows import dict_row
 
 from stores import InMemoryTaskStore
@@ -201,6 +202,38 @@ def test_any_connection_of_the_driver_will_do(caller: Caller, options: dict[str,
     assert caller.tasks() == [task.task_id]
 
 
+class _Odd(Loader):
+    def load(self, data: Buffer) -> object:
+        return ("odd", bytes(data))
+
+
+class _Shouting(Dumper):
+    def dump(self, obj: object) -> bytes:
+        return str(obj).upper().encode()
+
+
+def test_what_the_caller_has_values_turned_into_is_for_the_callers_rows(caller: Caller) -> None:
+    with caller.connect() as connection:
+        for name in ("text", "int8", "float8", "bool", "json"):
+            connection.adapters.register_loader(name, _Odd)
+        for kind in (str, int, float):
+            connection.adapters.register_dumper(kind, _Shouting)
+        task = caller.submit(connection, dedupe=True, resource_id="kb")
+        again = caller.submit(connection, dedupe=True, resource_id="kb")
+        assert (again.task_id, again.created) == (task.task_id, False)
+        assert connection.execute("SELECT 'x'::text").fetchone() == (("odd", b"x"),)
+    assert caller.tracker.get(task.task_id, **OWNER) == task.record
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+def test_a_connection_that_does_not_speak_utf8_is_refused(caller: Caller, encoding: str) -> None:
+    """Some texts could not be sent, others would be read as something else."""
+    with caller.connect(client_encoding=encoding) as connection:
+        with pytest.raises(ValueError, match="client_encoding=utf8"):
+            caller.submit(connection)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
 def test_a_connection_that_will_not_do_is_refused_with_the_reason(caller: Caller) -> None:
     connection = caller.connect()
     connection.close()
@@ -306,6 +339,24 @@ def test_an_await_that_is_cancelled_lets_the_statement_end(caller: Caller) -> No
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await connection.execute("SELECT 1")
+
+    in_coroutine(caller, main)
+
+
+def test_a_call_that_is_given_up_leaves_the_connection_alone(caller: Caller) -> None:
+    """What it would have sent next would be in the caller's next transaction, and committed with that."""
+
+    async def main(_: AsyncTaskTracker, connection: Any) -> None:
+        tracker = AsyncTaskTracker(caller.tracker, call_seconds=0.2)
+        with caller.connect() as other:
+            caller.submit(other, dedupe=True, resource_id="kb")
+            with pytest.raises(StoreUnavailable, match="has not answered"):
+                await tracker.submit("note", dedupe=True, resource_id="kb", connection=connection, **OWNER)
+            undone = asyncio.create_task(connection.rollback())
+            other.commit()
+        await undone
+        await tracker.aclose()  # once its thread has ended
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
     in_coroutine(caller, main)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
@@ -246,6 +247,33 @@ def test_full_queue_of_notifications_fails_no_write(ground: Ground, ear: Ear, ma
         store.end(lease, transitions.completed(stored.record, stored.record.updated_at, b"1"))
     assert len(refused) == 3
     assert ear.heard() == []
+
+
+def test_filling_queue_of_notifications_fails_no_transaction_of_others(
+    ground: Ground, ear: Ear, make: RecordMaker
+) -> None:
+    """A handler's or a caller's is not begun again, so it sends nothing long before its commit could fail."""
+    ground.run(
+        "CREATE FUNCTION {schema}.pg_notification_queue_usage() RETURNS float8 LANGUAGE sql AS 'SELECT 0.6'"
+    )
+    path = psycopg.conninfo.make_conninfo(
+        ground.dsn, options=f'-c search_path="{ground.names.schema}",pg_catalog'
+    )
+    try:
+        with (
+            closing(dataclasses.replace(ground, dsn=path).store()) as store,
+            psycopg.connect(path) as connection,
+        ):
+            store.joined(connection).create(make(handler_version=1))
+            connection.commit()
+            lease, stored = claimed_by(store, store.create(make(handler_version=1)).record.key)
+            within = store.begin(lease, for_loop=False)
+            within.revoke()
+            within.write("end", transitions.completed(stored.record, stored.record.updated_at, b"1"))
+            within.commit()
+        assert ear.heard() == []
+    finally:
+        ground.run("DROP FUNCTION {schema}.pg_notification_queue_usage()")
 
 
 # ---- who hears it ------------------------------------------------------------------------------------------

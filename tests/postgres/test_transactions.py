@@ -90,6 +90,26 @@ def test_connections_are_used_again(one: Bench) -> None:
     assert len(pids) == 1
 
 
+def test_nothing_is_prepared_on_them(one: Bench) -> None:
+    """What one block prepares would be there, under the same name, when the next one does."""
+
+    async def on_loop(ctx: Any) -> None:
+        for number in range(3):
+            async with ctx.transaction() as tx:
+                tx.connection.prepare_threshold = 0
+                await tx.connection.execute("INSERT INTO numbers (n) VALUES (%s)", [number], prepare=True)
+
+    def in_thread(ctx: Any) -> None:
+        for number in range(3):
+            with ctx.transaction() as tx:
+                tx.connection.prepare_threshold = 0
+                tx.connection.execute("INSERT INTO numbers (n) VALUES (%s)", [number], prepare=True)
+
+    _, record = one.run(in_thread if one.sync else on_loop)
+    assert record.error is None
+    assert one.numbers() == [0, 1, 2]
+
+
 # ---- what is undone ----------------------------------------------------------------------------------
 
 

@@ -68,6 +68,46 @@ def test_after_the_end_nothing_more_is_noted(one: Bench) -> None:
         one.other.request_cancel(record.key)
 
 
+def test_a_block_within_a_block_is_refused(ground: Ground, sync: bool) -> None:
+    """Handlers that have a connection each would wait for a second one, which none of them gives back."""
+
+    async def on_loop(ctx: Any) -> None:
+        async with ctx.transaction(), ctx.transaction():
+            raise AssertionError("it has begun")
+
+    async def by_others(ctx: Any) -> None:
+        async def another() -> None:
+            async with ctx.transaction():
+                raise AssertionError("it has begun")
+
+        async with ctx.transaction():
+            await asyncio.gather(another())
+
+    def in_thread(ctx: Any) -> None:
+        with ctx.transaction(), ctx.transaction():
+            raise AssertionError("it has begun")
+
+    with bench(ground, sync=sync) as made:
+        for does in [in_thread] if sync else [on_loop, by_others]:
+            _, record = made.run(does)
+            assert record.error is not None
+            assert "within a block of it" in record.error
+
+
+def test_blocks_beside_each_other_are_none_within_another(ground: Ground) -> None:
+    async def on_loop(ctx: Any) -> None:
+        async def another(number: int) -> None:
+            async with ctx.transaction() as tx:
+                await tx.connection.execute("INSERT INTO numbers (n) VALUES (%s)", [number])
+
+        await asyncio.gather(*(another(number) for number in range(3)))
+        await another(3)
+
+    with bench(ground, sync=False) as made:
+        made.run(on_loop)
+        assert made.numbers() == [0, 1, 2, 3]
+
+
 def test_the_connection_is_of_no_use_after_the_block(ground: Ground) -> None:
     kept: list[Any] = []
     with bench(ground, sync=True) as made:

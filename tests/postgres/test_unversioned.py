@@ -241,6 +241,13 @@ def test_all_columns_that_can_be_there(bare: Ground, kind: str) -> None:
 # ---- migrating ---------------------------------------------------------------------------------------------
 
 
+def test_indexes_with_long_names_that_differ_at_the_end(old: Ground) -> None:
+    for end in "ab":
+        old.run(f'CREATE INDEX "{"x" * 60}{end}" ON {{tasks}} (status)')
+    with migrated(old) as store:
+        assert len(records_of(store)) == len(STATES)
+
+
 def test_check_says_that_it_is_recognised(old: Ground) -> None:
     with closing(open_schema(options(old))) as schema:
         first = f"0001_tasks (takes in the unversioned table {old.names.schema}.{old.names.prefix}tasks)"
@@ -300,6 +307,18 @@ def test_eight_processes_at_once(old: Ground) -> None:
         (
             "UPDATE {tasks} SET user_id = ' ' WHERE task_id = 'running'",
             "1 rows of the table .* have no account_id",
+        ),
+        (
+            "ALTER TABLE {tasks} ALTER status DROP NOT NULL; UPDATE {tasks} SET status = NULL",
+            'null value in column "status"',
+        ),
+        (
+            "ALTER TABLE {tasks} DROP CONSTRAINT {index_tasks_pkey}; UPDATE {tasks} SET task_id = 'twice'",
+            "duplicate key value",
+        ),
+        (
+            """UPDATE {tasks} SET result = ('"' || chr(92) || 'u0000"')::json""",
+            "unsupported Unicode escape sequence",
         ),
     ],
 )

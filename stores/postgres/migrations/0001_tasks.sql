@@ -32,7 +32,9 @@ BEGIN
         SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = old
     LOOP
         EXECUTE format(
-            'ALTER INDEX %I.%I RENAME TO %I', {schema_text}, old_index, left('unversioned_' || old_index, 63));
+            'ALTER INDEX %I.%I RENAME TO %I', {schema_text}, old_index,
+            CASE WHEN length(old_index) <= 51 THEN 'unversioned_' || old_index
+            ELSE left('unversioned_' || old_index, 30) || '_' || md5(old_index) END);
     END LOOP;
     ALTER TABLE {tasks} RENAME TO {unversioned_bare};
 END
