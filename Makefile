@@ -3,12 +3,13 @@
 
 PY := .venv/bin/python
 
-.PHONY: help setup demo test test-long check bench clean
+.PHONY: help setup demo test coverage test-long check bench clean
 
 help:
 	@echo "make demo       two servers on one directory, one killed; then leases, workers killed and frozen"
-	@echo "make test       the tests, with coverage; leaves out those marked slow"
-	@echo "make test-long  all tests"
+	@echo "make test       the tests; leaves out those marked slow"
+	@echo "make coverage   the same, with coverage, which takes twice as long"
+	@echo "make test-long  all tests, with coverage"
 	@echo "make check      lint, format, types, import directions"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      removes everything that these made, the environment too"
@@ -20,6 +21,9 @@ demo: setup
 	@$(PY) -m demo
 
 test: setup
+	@$(PY) -m pytest -m "not slow" -n 2 --dist loadfile
+
+coverage: setup
 	@$(PY) -m pytest -m "not slow" -n 2 --dist loadfile --cov --cov-report=term
 
 test-long: setup

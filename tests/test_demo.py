@@ -156,6 +156,7 @@ def test_it_ends_in_time_at_the_pace_of_people() -> None:
     assert_nothing_is_left(output)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_something_else_is_noticed() -> None:
     running = demo("-c", CHEATING, "--pace", PACE)
     output, errors = running.communicate(timeout=PATIENCE_SECONDS)
@@ -185,6 +186,7 @@ def test_the_ingestion_alone_tells_what_became_of_each_task() -> None:
     assert [pid for pid in processes_in(told) if lives(pid)] == []
 
 
+@pytest.mark.slow
 def test_a_part_that_is_missing_in_the_index_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Index.parts
     monkeypatch.setattr(Index, "parts", lambda index, document: parts(index, document)[1:])

@@ -138,6 +138,7 @@ SIGNALLED = """
 import itertools, os, runpy, signal
 from stores.files.persistent import PersistentTaskStore
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without it
 count, create = itertools.count(1), PersistentTaskStore.create
 
 def created(self, *arguments, **options):

@@ -10,7 +10,7 @@ import pytest
 from tests.lease.faults.drivers import run_shares, shown
 from tests.lease.faults.figures import Figures
 
-SOME = 20
+SOME = 30
 
 
 def cut(place: Path, every: int, figures: Figures) -> Counter[str]:

@@ -15,7 +15,7 @@ from tests.lease.processes.contract import ABSENT, apply, prepared
 from tests.lease.processes.histories import History, record_histories, record_threads
 from tests.lease.processes.linear import linearize
 
-QUICK, LONG = 200, 2000
+QUICK, LONG = 120, 2000
 SHORT_LEASE_SECONDS = 0.12
 LEASE = {"durability": "none", "lock_timeout_seconds": 0.01}
 """A task that was left half-way by the dead is waited for in vain: briefly."""
