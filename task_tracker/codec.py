@@ -70,7 +70,9 @@ _TEN: Final = (
     "result",
     "error",
 )
+_THE_TEN: Final = frozenset(_TEN)
 _KNOWN: Final = frozenset((*_TEN, *_EXTENSIONS, "attempt"))
+_ATTEMPT: Final = ("epoch", "token", "holder", "count")
 
 
 # ---- writing ---------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ def _build(document: dict[str, Any], key: TaskKey) -> TaskRecord:
     if len(document) > len(_TEN) or not document.keys() <= _KNOWN:
         known |= _extensions(document)
     record = TaskRecord.of(**known)
-    if record.key != key:
+    if record.task_id != key.task_id or (record.account_id, record.user_id) != key[:2]:
         raise ValueError(f"it says it is task {record.task_id!r} of {record.account_id!r}/{record.user_id!r}")
     return record
 
@@ -256,9 +258,11 @@ def _extensions(document: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     strangers: dict[str, Any] = {}
     for name, value in document.items():
+        if name in _THE_TEN:
+            continue
         if name not in _KNOWN:
             strangers[name] = value
-        elif value is None or name in _TEN:
+        elif value is None:
             continue
         elif name == "attempt":
             known[name] = _attempt(value)
@@ -276,6 +280,11 @@ def _extensions(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:
+    if type(value) is dict and len(value) == len(_ATTEMPT):
+        found: list[Any] = [value.get(name) for name in _ATTEMPT]
+        epoch, token, holder, count = found
+        if type(epoch) is type(count) is int and type(token) is type(holder) is str:
+            return Attempt(*found)
     return Attempt(
         _typed(value, "epoch", int),
         _typed(value, "token", str),
@@ -288,14 +297,16 @@ def _typed(
     document: dict[str, Any], name: str, kind: type | tuple[type, ...], *, optional: bool = False
 ) -> Any:
     value = document.get(name) if optional else document[name]
-    if value is None and optional:
-        return None
+    if type(value) is kind or (value is None and optional):
+        return value
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{name} is a JSON {type(value).__name__}")
     return value
 
 
 def _time(value: object) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
