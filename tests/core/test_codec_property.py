@@ -68,7 +68,7 @@ def strict(data: bytes) -> dict[str, Any]:
     return document
 
 
-@settings(PROPERTY, max_examples=300)
+@settings(PROPERTY, max_examples=150)
 @given(RECORDS)
 def test_any_record_survives_a_round_trip(record: TaskRecord) -> None:
     """[D127] all fields, the id among them."""
@@ -163,7 +163,7 @@ def as_read(value: Any) -> Any:
     return value
 
 
-@settings(PROPERTY, max_examples=300)
+@settings(PROPERTY, max_examples=150)
 @given(TIMES, TIMES, CARELESS, st.booleans(), st.sampled_from([None, 2]), st.sampled_from(TaskStatus))
 def test_what_pythons_json_module_writes_is_read(
     created: tuple[Any, float],
@@ -204,7 +204,7 @@ def test_what_pythons_json_module_writes_is_read(
 NAMES = st.sampled_from(sorted(_KNOWN)) | TEXT
 
 
-@settings(PROPERTY, max_examples=400)
+@settings(PROPERTY, max_examples=200)
 @given(
     st.binary(max_size=40)
     | st.dictionaries(NAMES, CARELESS, max_size=12).map(lambda d: json.dumps(d).encode())

@@ -112,6 +112,7 @@ def test_create_if_no_active(s3_server, store, make):
     assert requests == {"LIST": 1, "PUT": 4, "GET": 4}
 
 
+@pytest.mark.slow
 def test_list_50_of_1000(s3_server, store, root, make):
     """First the listing and as many reads as the page holds; then only what has changed."""
     records = make.many(1000, status=TaskStatus.COMPLETED)

@@ -15,7 +15,7 @@ from tests.runtime.processes.tasks import go
 HANDLERS = "--handlers=tests.runtime.processes.files:registry"
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.slow), "frozen"])
 def test_only_the_winners_directory_remains(place: Place, how: str) -> None:
     """[D120] [D057] The other one thaws when its task has ended, and ends with what it has."""
     task = place.submit("build", version=1, unregistered=True)
