@@ -103,6 +103,14 @@ def tracker(dsn: str, name: str) -> TaskTracker:
     return TaskTracker(store, handlers=registry())
 
 
+def analyze(inside: str) -> None:
+    """Have the server look at what is in the tables now."""
+    import psycopg
+
+    with psycopg.connect(inside, autocommit=True) as connection:
+        connection.execute("ANALYZE task_tracker_tasks")
+
+
 # ---- one task ----------------------------------------------------------------------------------------------
 
 
