@@ -181,8 +181,9 @@ def settle(plan: Plan) -> dict[str, Any]:
     worker = Worker("settler", store, Trace(Path(plan.directory), "settler"))
     started = time.monotonic()
     deadline = started + TERMS_TO_SETTLE * plan.lease_seconds + 5
-    quiet = 0
-    while quiet < 2:
+    # What a call that was killed has left shows only when it was watched for a term: quiet for two is settled.
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < 2 * plan.lease_seconds + store.watch_seconds:
         assert time.monotonic() < deadline, f"this does not settle: {_running(store)}"
         settled = store.recover()
         for expired in store.expired():
@@ -191,7 +192,8 @@ def settle(plan: Plan) -> dict[str, Any]:
                 settled += 1
                 worker.settle(*taken)
         running = _running(store)
-        quiet = quiet + 1 if not settled and not running else 0
+        if settled or running:
+            quiet_since = time.monotonic()
         time.sleep(store.heartbeat_seconds / 2)  # a store looks twice before it believes
     seconds = time.monotonic() - started
     unclaimed = {stored.record.key for stored in store.unclaimed(limit=10_000)}
