@@ -34,30 +34,44 @@ class Sizes:
 
     def check_payload(self, payload_json: bytes | None) -> bytes | None:
         """Return what fits. Raises InvalidPayload."""
-        if payload_json is not None and len(payload_json) > self.max_payload_bytes:
-            raise InvalidPayload(
-                f"the payload takes {len(payload_json)} bytes as JSON, and max_payload_bytes is "
-                f"{self.max_payload_bytes}; put what is large elsewhere and submit where it is, or raise the setting"
+        if payload_json is None:
+            return None
+        try:
+            return _fitting(
+                payload_json,
+                self.max_payload_bytes,
+                "payload",
+                "put what is large elsewhere and submit where it is",
             )
-        return payload_json
+        except TooLarge as error:
+            raise InvalidPayload(str(error)) from None
 
     def check_checkpoint(self, checkpoint_json: bytes) -> bytes:
         """Return what fits. Raises TooLarge."""
-        if len(checkpoint_json) > self.max_checkpoint_bytes:
-            raise TooLarge(
-                f"the checkpoint takes {len(checkpoint_json)} bytes as JSON, and max_checkpoint_bytes is "
-                f"{self.max_checkpoint_bytes}; keep what is large elsewhere and note where it is, or raise the setting"
-            )
-        return checkpoint_json
+        return _fitting(
+            checkpoint_json,
+            self.max_checkpoint_bytes,
+            "checkpoint",
+            "keep what is large elsewhere and note where it is",
+        )
 
     def check_result(self, result_json: bytes) -> bytes:
         """Return what fits. Raises TooLarge."""
-        if len(result_json) > self.max_result_bytes:
-            raise TooLarge(
-                f"the result takes {len(result_json)} bytes as JSON, and max_result_bytes is {self.max_result_bytes}; "
-                "put what is large into files (ctx.workdir) or elsewhere and return where it is, or raise the setting"
-            )
-        return result_json
+        return _fitting(
+            result_json,
+            self.max_result_bytes,
+            "result",
+            "put what is large into files (ctx.workdir) or elsewhere and return where it is",
+        )
+
+
+def _fitting(encoded: bytes, most: int, what: str, advice: str) -> bytes:
+    if len(encoded) > most:
+        raise TooLarge(
+            f"the {what} takes {len(encoded)} bytes as JSON, and max_{what}_bytes is {most}; {advice}, or raise the "
+            "setting"
+        )
+    return encoded
 
 
 def check_resource_id(resource_id: str) -> str:

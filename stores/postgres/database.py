@@ -21,7 +21,7 @@ from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import StoreUnavailable
 from task_tracker.forks import renew_after_fork
 
-__all__ = ["Database", "Session", "SessionInside", "Works", "begin", "limits"]
+__all__ = ["Database", "Session", "SessionInside", "Works", "begin", "limits", "params_of"]
 
 _T = TypeVar("_T")
 
@@ -65,6 +65,12 @@ def _milliseconds(seconds: float) -> int:
     return max(1, round(min(seconds, _LONGEST_SECONDS) * 1000))
 
 
+def params_of(params: dict[str, Any] | None, *, quiet: bool) -> dict[str, Any]:
+    """Return the parameters of a statement; ``quiet``: it is to tell nobody."""
+    params = params or {}
+    return {**params, "news": None} if quiet and "news" in params else params
+
+
 class Session:
     """A connection while one piece of work is done. ``again``: an earlier try of it may have taken effect."""
 
@@ -101,9 +107,7 @@ class Session:
         if self._explicit:
             with self.transaction():
                 return self._execute(name, params)
-        if self._quiet and params is not None and "news" in params:
-            params = {**params, "news": None}
-        return self.connection.execute(self._statements[name], params if params is not None else {})
+        return self.connection.execute(self._statements[name], params_of(params, quiet=self._quiet))
 
     @contextlib.contextmanager
     def transaction(self, *also: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import TupleRow, tuple_row
 
 from stores.postgres.connections import RawJson
-from stores.postgres.database import Row, Session
+from stores.postgres.database import Row, Session, params_of
 from stores.postgres.statements import Statements
 from stores.postgres.trouble import unavailable
 from task_tracker.errors import StoreUnavailable
@@ -90,9 +90,9 @@ class _JoinedSession(Session):
         self, ask: Callable[[bytes, dict[str, Any]], _Found], statements: Statements, *, quiet: bool
     ) -> None:
         self.again = False
-        self._is_quiet = quiet
+        self._quiet = quiet
         self._ask = ask
-        self._named = statements
+        self._statements = statements
 
     def one(self, name: str, params: dict[str, Any] | None = None) -> Row | None:
         rows = self.all(name, params)
@@ -105,10 +105,7 @@ class _JoinedSession(Session):
         return self._asked(name, params)[1]
 
     def _asked(self, name: str, params: dict[str, Any] | None) -> _Found:
-        params = params or {}
-        if self._is_quiet and "news" in params:
-            params = {**params, "news": None}
-        return self._ask(self._named[name], params)
+        return self._ask(self._statements[name], params_of(params, quiet=self._quiet))
 
 
 class _Here:

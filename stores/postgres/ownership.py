@@ -14,7 +14,17 @@ from typing import Any, Final, Literal, NamedTuple
 from stores.postgres.database import Database, Session
 from stores.postgres.fresh import Fresh, Known
 from stores.postgres.holding import check_free, intent_of, locked, write_free, write_kept
-from stores.postgres.rows import Row, Rows, RowVersion, is_storable, missing, news_of, said, said_since
+from stores.postgres.rows import (
+    Row,
+    Rows,
+    RowVersion,
+    is_storable,
+    missing,
+    news_of,
+    said,
+    said_since,
+    text_of,
+)
 from task_tracker import transitions
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord, LeaseLost, StoreUnavailable
@@ -125,7 +135,8 @@ class Ownership:
             "account_ids": [key.account_id for key in keys],
             "user_ids": [key.user_id for key in keys],
             "task_ids": [key.task_id for key in keys],
-            "records": [said(record)["record"] for record, _ in taken],
+            "records": [text_of(record) for record, _ in taken],
+            "statuses": [record.status.value for record, _ in taken],
             "epochs": [attempt.epoch for _, attempt in taken],
             "tokens": [attempt.token for _, attempt in taken],
             "attempts": [attempt.count for _, attempt in taken],

@@ -34,6 +34,7 @@ __all__ = [
     "revision_of",
     "said",
     "said_since",
+    "text_of",
 ]
 
 LONGEST_ID: Final = 500
@@ -113,7 +114,7 @@ def said(record: TaskRecord) -> dict[str, Any]:
     status = record.status
     return {
         **record.key._asdict(),
-        "record": _text(record),
+        "record": text_of(record),
         "task_type": record.task_type,
         "status": status.value,
         "resource_id": record.resource_id,
@@ -180,7 +181,8 @@ def missing(key: TaskKey) -> TaskNotFound:
     )
 
 
-def _text(record: TaskRecord) -> str:
+def text_of(record: TaskRecord) -> str:
+    """Return a record as it is stored. Raises ValueError for what PostgreSQL does not keep."""
     encoded = encode_record(record)
     # Part of an escaped backslash, or a character that neither text nor jsonb can hold.
     if b"\\u0000" in encoded and _holds_nul(orjson.loads(encoded)):

@@ -266,6 +266,8 @@ def test_filling_queue_of_notifications_fails_no_transaction_of_others(
         ):
             store.joined(connection).create(make(handler_version=1))
             connection.commit()
+            (claimed,) = store.claim_several(2, holder="w", task_types=[("reindex", 1)])
+            store.announce([claimed[0].key])
             lease, stored = claimed_by(store, store.create(make(handler_version=1)).record.key)
             within = store.begin(lease, for_loop=False)
             within.revoke()

@@ -54,6 +54,26 @@ def migrate_in_a_process(dsn: str, names: Names, start: object, answers: object)
         raise
 
 
+def migrate_at_once(ground: Ground, processes: int = 8) -> list[int]:
+    """Have so many processes migrate at once; return how many steps each has applied."""
+    context = multiprocessing.get_context("spawn")
+    start, answers = context.Event(), context.Queue()
+    crew = [
+        context.Process(target=migrate_in_a_process, args=(ground.dsn, ground.names, start, answers))
+        for _ in range(processes)
+    ]
+    for process in crew:
+        process.start()
+    start.set()
+    got = [answers.get(timeout=120) for _ in crew]
+    for process in crew:
+        process.join(60)
+        process.close()
+    answers.close()
+    answers.join_thread()
+    return got
+
+
 @pytest.fixture
 def later(tmp_path: Path) -> Path:
     """The migrations of a later version: one more."""
@@ -67,22 +87,8 @@ def later(tmp_path: Path) -> Path:
 class TestFirstBoot:
     def test_eight_processes_at_once_and_again(self, bare: Ground) -> None:
         """Each step is applied by one of them, and all are content. [D107]"""
-        context = multiprocessing.get_context("spawn")
         for expected in (newest_migration(bare.names), 0):
-            start, answers = context.Event(), context.Queue()
-            crew = [
-                context.Process(target=migrate_in_a_process, args=(bare.dsn, bare.names, start, answers))
-                for _ in range(8)
-            ]
-            for process in crew:
-                process.start()
-            start.set()
-            got = [answers.get(timeout=120) for _ in crew]
-            for process in crew:
-                process.join(60)
-                process.close()
-            answers.close()
-            answers.join_thread()
+            got = migrate_at_once(bare)
             assert sum(got) == expected, got
         assert [number for number, _ in applied(bare)] == [*range(1, newest_migration(bare.names) + 1)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from task_tracker.store import Query
 from task_tracker.testing import RecordMaker
 from tests.core.support import OWNER
 from tests.postgres.grounds import Ground, newest_migration
-from tests.postgres.test_migrations import applied, connect, migrate_in_a_process, options, shape
+from tests.postgres.test_migrations import applied, connect, migrate_at_once, options, shape
 from tests.postgres.test_settings import section
 from tests.runtime.work import WORK, registry
 from tests.runtime.workers import Crew
@@ -273,21 +272,7 @@ def _without_key_name(row: tuple[object, ...]) -> tuple[object, ...]:
 
 def test_eight_processes_at_once(old: Ground) -> None:
     """One of them takes it in. [D107]"""
-    context = multiprocessing.get_context("spawn")
-    start, answers = context.Event(), context.Queue()
-    crew = [
-        context.Process(target=migrate_in_a_process, args=(old.dsn, old.names, start, answers))
-        for _ in range(8)
-    ]
-    for process in crew:
-        process.start()
-    start.set()
-    got = [answers.get(timeout=120) for _ in crew]
-    for process in crew:
-        process.join(60)
-        process.close()
-    answers.close()
-    answers.join_thread()
+    got = migrate_at_once(old)
     assert sum(got) == newest_migration(old.names), got
     with closing(old.store()) as store:
         assert len(records_of(store)) == len(STATES)

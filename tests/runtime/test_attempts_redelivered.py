@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,9 @@ import pytest
 from task_tracker import TaskStatus
 from tests.lease.support import age, clock_of, entries, leftovers, open_store
 from tests.runtime.work import WORK, registry
-from tests.runtime.workers import Crew, no_thread_is_left
+from tests.runtime.workers import Crew
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 @pytest.mark.parametrize(("task_type", "status"), [("note", "completed"), ("boom", "failed")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,12 @@ from task_tracker.store import LeaseStore
 from task_tracker.wakeups import InProcessWakeUp
 from tests.core.support import OWNER
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import Crew, network, no_thread_is_left
+from tests.runtime.workers import Crew, network
 
 QUICK: Any = {"poll_seconds": (0.001, 0.01)}
 
 
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 @pytest.fixture(params=["memory", "lease"])

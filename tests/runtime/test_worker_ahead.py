@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -14,30 +12,10 @@ from task_tracker import HandlerRegistry, TaskRecord, TaskTracker
 from task_tracker.errors import StoreUnavailable
 from task_tracker.worker import loop
 from tests.core.support import PATIENCE
-from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import BEAT, THREADS_OF_ONE, Crew, InThread, network, no_thread_is_left
+from tests.runtime.work import WORK, registry, until, wait_for
+from tests.runtime.workers import BEAT, THREADS_OF_ONE, Crew, InThread, network
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
-
-
-async def hold_then_block(ctx: Any, payload: Any) -> Any:
-    """Wait to be let go on, then keep the loop from running until the test says so."""
-    task_id = WORK.enter(ctx)
-    await until(lambda: WORK.is_open(task_id), "nobody let it go on")
-    WORK.open("it blocks")
-    WORK.wait_open("the loop")
-    WORK.leave(ctx)
-    return payload
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 def tracker_of(crew: Crew, handlers: HandlerRegistry | None = None) -> TaskTracker:
@@ -46,14 +24,6 @@ def tracker_of(crew: Crew, handlers: HandlerRegistry | None = None) -> TaskTrack
     tracker = crew.tracker(handlers)
     tracker.store.blocking = True  # type: ignore[misc]  # as a disk is
     return tracker
-
-
-def wait_for(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: None) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        meanwhile()
-        time.sleep(0.001)
 
 
 def statuses(crew: Crew, tasks: list[TaskRecord]) -> list[str]:
@@ -203,7 +173,7 @@ def test_one_that_fails_is_an_outage_like_others(crew: Crew) -> None:
 def test_what_was_claimed_ahead_for_a_blocked_loop_goes_to_others(crew: Crew) -> None:
     """[D021] The loop was free when the end was written."""
     handlers = registry()
-    handlers.register("late_block", handler=f"{__name__}:hold_then_block", cleanup_seconds=0.2)
+    handlers.register("late_block", handler="tests.runtime.work:hold_then_block", cleanup_seconds=0.2)
     tracker = tracker_of(crew, handlers)
     held, blocking = crew.submit("hold"), crew.submit("late_block", version=1, unregistered=True)
     watch, entered = Watch(crew, tracker), threading.Event()

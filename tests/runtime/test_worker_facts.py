@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,28 +14,11 @@ from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.store import WorkerFact
 from task_tracker.worker import presence, shift
 from task_tracker.worker.presence import LIFE_SECONDS, SAID_EVERY_SECONDS, Presence
-from tests.core.support import PATIENCE, Gate
-from tests.runtime.work import WORK, until
-from tests.runtime.workers import BEAT, LEASE, THREADS_OF_ONE, Crew, InThread, network, no_thread_is_left
+from tests.core.support import Gate
+from tests.runtime.work import WORK, until, wait_for
+from tests.runtime.workers import BEAT, LEASE, THREADS_OF_ONE, Crew, InThread, network
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
-    while not condition():
-        assert SYSTEM_CLOCK.monotonic() < deadline, "it never came to that"
-        threading.Event().wait(0.001)
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 def said(crew: Crew) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,19 +23,9 @@ from task_tracker.worker.rescuing import Rescued
 from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import BEAT, LEASE, THREADS_OF_ONE, Crew, InThread, network, no_thread_is_left
+from tests.runtime.workers import BEAT, LEASE, THREADS_OF_ONE, Crew, InThread, network
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 def status_of(crew: Crew, task: TaskRecord) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,19 +26,9 @@ from task_tracker.worker.retrying import attempts_allowed, may_retry, retry_paus
 from task_tracker.worker.slots import Slots
 from tests.core.support import OWNER, record_of
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import THREADS_OF_ONE, Crew, no_thread_is_left
+from tests.runtime.workers import THREADS_OF_ONE, Crew
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 def lease_store(kind: str, root: Path) -> LeaseStore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,17 +18,7 @@ from tests.core.support import Gate
 from tests.runtime.work import WORK
 from tests.runtime.workers import LEASE, Crew, InThread, no_thread_is_left
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 async def asynchronous(*_: object) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.worker import gates
 from task_tracker.worker.rescuing import Rescued
 from tests.core.support import PATIENCE, Gate
-from tests.runtime.work import WORK, registry, until
+from tests.runtime.work import WORK, registry, until, wait_for
 from tests.runtime.workers import BEAT, LEASE, THREADS_OF_ONE, Crew, InThread, network, no_thread_is_left
 
 
@@ -29,13 +28,6 @@ def _fresh_work() -> Iterator[None]:
 @pytest.fixture
 def crew() -> Crew:
     return Crew()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
-    while not condition():
-        assert SYSTEM_CLOCK.monotonic() < deadline, "it never came to that"
-        threading.Event().wait(0.001)
 
 
 def statuses(crew: Crew, tasks: list[Any]) -> list[str]:

@@ -14,14 +14,9 @@ from task_tracker import HandlerRegistry
 from task_tracker.clock import SYSTEM_CLOCK
 from tests.core.support import PATIENCE
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import Crew, network, no_thread_is_left
+from tests.runtime.workers import Crew, network
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 @pytest.fixture

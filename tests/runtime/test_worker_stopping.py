@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,19 +16,9 @@ from task_tracker.worker.presence import Presence
 from task_tracker.worker.rescuing import Rescued
 from tests.core.support import OWNER, PATIENCE
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import LEASE, Crew, no_thread_is_left
+from tests.runtime.workers import LEASE, Crew
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 def look(ctx: Any, payload: Any) -> None:

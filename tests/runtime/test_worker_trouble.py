@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -16,43 +13,15 @@ from task_tracker.store import Query
 from task_tracker.worker import crew as crew_module
 from task_tracker.worker import shift
 from tests.core.support import OWNER, PATIENCE
-from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import BEAT, LEASE, Crew, InThread, network, no_thread_is_left
+from tests.runtime.work import WORK, registry, until, wait_for
+from tests.runtime.workers import BEAT, LEASE, Crew, InThread, network
 
-
-@pytest.fixture(autouse=True)
-def _fresh_work() -> Iterator[None]:
-    WORK.begin()
-    with no_thread_is_left():
-        yield
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
-
-
-async def hold_then_block(ctx: Any, payload: Any) -> Any:
-    """Wait to be let go on, then keep the loop from running until the test says so."""
-    task_id = WORK.enter(ctx)
-    await until(lambda: WORK.is_open(task_id), "nobody let it go on")
-    WORK.open("it blocks")
-    WORK.wait_open("the loop")
-    WORK.leave(ctx)
-    return payload
-
-
-def wait_for(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: None) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        meanwhile()
-        time.sleep(0.001)
+pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
 def with_late_block() -> HandlerRegistry:
     made = registry()
-    made.register("late_block", handler=f"{__name__}:hold_then_block", cleanup_seconds=0.2)
+    made.register("late_block", handler="tests.runtime.work:hold_then_block", cleanup_seconds=0.2)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from task_tracker import HandlerRegistry, TaskRecord
 from task_tracker.store import Lease
 from tests.core.support import PATIENCE
 
-__all__ = ["WORK", "Work", "registry", "until"]
+__all__ = ["WORK", "Work", "registry", "until", "wait_for"]
 
 
 class Work:
@@ -77,6 +78,25 @@ async def until(condition: Callable[[], object], what: str = "it never came to t
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, what
         await asyncio.sleep(0.001)
+
+
+def wait_for(condition: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Wait for a condition in a thread, doing ``meanwhile`` again and again."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        meanwhile()
+        time.sleep(0.001)
+
+
+async def hold_then_block(ctx: Any, payload: Any) -> Any:
+    """Wait to be let go on, then keep the loop from running until the test says so."""
+    task_id = WORK.enter(ctx)
+    await until(lambda: WORK.is_open(task_id), "nobody let it go on")
+    WORK.open("it blocks")
+    WORK.wait_open("the loop")
+    WORK.leave(ctx)
+    return payload
 
 
 async def note(ctx: Any, payload: Any) -> Any:

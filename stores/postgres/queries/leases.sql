@@ -23,18 +23,18 @@ RETURNING t.revision, {told}
 -- name: hold_all
 -- Claim rows that are locked, each with its record: of what is said of them only the state changes.
 UPDATE {tasks} t
-SET record = s.record::json, revision = DEFAULT, status = 'running',
+SET record = s.record::json, revision = DEFAULT, status = s.status,
     epoch = s.epoch, token = s.token, holder = %(holder)s, attempts = s.attempts,
     since = coalesce(t.since, clock_timestamp()), heartbeat_at = clock_timestamp(),
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 FROM unnest(
     %(account_ids)s::text[], %(user_ids)s::text[], %(task_ids)s::text[], %(records)s::text[],
-    %(epochs)s::bigint[], %(tokens)s::text[], %(attempts)s::bigint[], %(news)s::text[]
-) AS s (account_id, user_id, task_id, record, epoch, token, attempts, news)
+    %(statuses)s::text[], %(epochs)s::bigint[], %(tokens)s::text[], %(attempts)s::bigint[], %(news)s::text[]
+) AS s (account_id, user_id, task_id, record, status, epoch, token, attempts, news)
 WHERE t.account_id = s.account_id AND t.user_id = s.user_id AND t.task_id = s.task_id
 RETURNING t.token, t.revision,
     CASE WHEN s.news IS NOT NULL AND EXISTS (
-        SELECT FROM {listeners} l WHERE l.until > clock_timestamp() AND l.changes
+        SELECT FROM {listeners} l WHERE {listens} AND l.changes
     ) THEN pg_notify({changes_channel}, s.news) IS NOT NULL END
 
 -- name: hold_as_it_is

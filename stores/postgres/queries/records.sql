@@ -46,17 +46,21 @@ since = CASE WHEN %(runs)s THEN coalesce(t.since, clock_timestamp()) END,
 heartbeat_at = CASE WHEN %(runs)s THEN clock_timestamp() END,
 lease_expires_at = CASE WHEN %(runs)s THEN clock_timestamp() + make_interval(secs => %(lease_seconds)s) END
 
+-- fragment: listens
+-- Who may be told. Where nobody listens nothing is sent: commits with a notification go one by one, in the whole cluster.
+-- Nothing is sent either once their queue is half full: were it full, the commit would fail, and not every transaction is
+-- this library's to begin again.
+l.until > clock_timestamp() AND pg_notification_queue_usage() < 0.5
+
 -- fragment: told
 -- Tells those who listen, when this is committed and not before: of a task that waits for a worker all of them, of
--- another change those who wait for changes. Where nobody listens nothing is sent: commits with a notification go one by
--- one, in the whole cluster. Nothing is sent either once their queue is half full: were it full, the commit would fail, and
--- not every transaction is this library's to begin again.
+-- another change those who wait for changes.
 CASE WHEN %(news)s::text IS NOT NULL THEN (
     SELECT pg_notify(CASE WHEN n.waits THEN {waiting_channel} ELSE {changes_channel} END, %(news)s::text) IS NOT NULL
     FROM (SELECT %(waits)s AND coalesce(%(not_before)s::float8 <= {unix_now}, true) AS waits) n
     WHERE EXISTS (
         SELECT FROM {listeners} l
-        WHERE l.until > clock_timestamp() AND (n.waits OR l.changes) AND pg_notification_queue_usage() < 0.5
+        WHERE {listens} AND (n.waits OR l.changes)
     )
 ) END
 

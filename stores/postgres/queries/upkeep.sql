@@ -117,7 +117,7 @@ DELETE FROM {listeners} l WHERE l.name = %(name)s
 
 -- name: announce
 SELECT pg_notify({waiting_channel}, %(news)s::text)
-WHERE EXISTS (SELECT FROM {listeners} l WHERE l.until > clock_timestamp())
+WHERE EXISTS (SELECT FROM {listeners} l WHERE {listens})
 
 -- ---- examination ----------------------------------------------------------------------------------------
 
