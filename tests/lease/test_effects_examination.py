@@ -13,8 +13,7 @@ from stores.files.lease.store import LeaseTaskStore
 from task_tracker import transitions
 from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.testing import RecordMaker
-from tests.lease.support import age, claimed, control, expired_after, open_store, ops_with
-from tests.lease.test_effects import (
+from tests.lease.directories import (
     complete,
     completed,
     directories,
@@ -24,6 +23,7 @@ from tests.lease.test_effects import (
     opened,
     taken_over,
 )
+from tests.lease.support import age, claimed, control, expired_after, open_store, ops_with
 
 
 def later(store: LeaseTaskStore, root: Path, seconds: float = 100.0) -> None:

@@ -12,7 +12,7 @@ from stores.files.lease.trees import TreeRemoval
 from stores.files.ops import FileOps
 from tests.files.support import descriptors
 from tests.lease.support import ops_with
-from tests.lease.test_effects import failing
+from tests.lease.directories import failing
 
 ALL = 10**6
 

@@ -26,8 +26,8 @@ from task_tracker.worker import Fail, Retry
 from task_tracker.worker.rescuing import Rescued
 from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER, PATIENCE
+from tests.lease.directories import directories, markers
 from tests.lease.support import ShiftedClock, age
-from tests.lease.test_effects import directories, markers
 from tests.runtime.handling import BEGUN, BODIES
 from tests.runtime.workers import InThread, no_thread_is_left
 

@@ -8,7 +8,7 @@ import pytest
 
 from task_tracker import TaskStatus
 from tests.core.support import OWNER
-from tests.lease.test_effects import directories, markers
+from tests.lease.directories import directories, markers
 from tests.runtime.processes.program import Place, wait_for
 from tests.runtime.processes.tasks import go
 
