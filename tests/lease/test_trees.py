@@ -11,8 +11,8 @@ import pytest
 from stores.files.lease.trees import TreeRemoval
 from stores.files.ops import FileOps
 from tests.files.support import descriptors
-from tests.lease.support import ops_with
 from tests.lease.directories import failing
+from tests.lease.support import ops_with
 
 ALL = 10**6
 

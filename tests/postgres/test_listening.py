@@ -1,85 +1,37 @@
-"""Notifications: who hears of what, what is never sent, and what becomes of those who cannot hear."""
+"""Notifications: who hears of what, and what is never sent."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import os
-import signal
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from stores.postgres import listening
-from stores.postgres.connections import BoundedConnection, Opener, opener
+from stores.postgres.connections import BoundedConnection, opener
 from stores.postgres.database import Session
 from stores.postgres.rows import ANYTHING, news_of
 from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
-from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import CapabilityMissing
-from task_tracker.records import TaskKey, TaskStatus
+from task_tracker.records import TaskKey
 from task_tracker.testing import RecordMaker
 from task_tracker.testing.answers import claimed_by
 from tests.core.support import PATIENCE
+from tests.postgres.ears import Ear, hearing, until_gone
 from tests.postgres.grounds import Ground
-from tests.postgres.pooling import pooled
 from tests.postgres.test_connections import backends
 from tests.runtime.workers import no_thread_is_left
-
-Heard = SimpleQueue[TaskKey | None]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     with no_thread_is_left():
         yield
-
-
-@contextmanager
-def hearing(store: PostgresTaskStore) -> Iterator[Heard]:
-    """Watch ``store``; the block begins when it hears."""
-    heard: Heard = SimpleQueue()
-    begins = not store._listener.hearing.is_set()
-    with store.watch(heard.put):
-        if begins:
-            assert heard.get(timeout=PATIENCE) is None
-        yield heard
-
-
-class Ear:
-    """What is sent, heard without this library; with ``counted`` writers know that somebody listens."""
-
-    def __init__(self, ground: Ground, *, counted: bool = True) -> None:
-        self._ground = ground
-        self._connection = psycopg.connect(ground.dsn, autocommit=True)
-        for name in ("waiting", "changes"):
-            channel = sql.Identifier(ground.names.channel(name))
-            self._connection.execute(sql.SQL("LISTEN {}").format(channel))
-        if counted:
-            ground.run("INSERT INTO {listeners} VALUES ('ear', true, 'infinity')")
-
-    def heard(self) -> list[tuple[str, str]]:
-        """Return what was sent since this was called last, as (channel, payload)."""
-        mark = SYSTEM_CLOCK.new_token()
-        self._connection.execute(
-            "SELECT pg_notify(%s, %s)", [self._ground.names.channel("changes"), mark]
-        )  # comes last
-        said: list[tuple[str, str]] = []
-        for one in self._connection.notifies(timeout=PATIENCE):
-            if one.payload == mark:
-                return said
-            said.append((one.channel.split("_")[2], one.payload))
-        raise AssertionError("the mark was not heard")
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 @pytest.fixture
@@ -92,14 +44,6 @@ def ear(ground: Ground) -> Iterator[Ear]:
 def store(ground: Ground) -> Iterator[PostgresTaskStore]:
     with closing(ground.store()) as store:
         yield store
-
-
-@contextmanager
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        for name in ("_SHORTEST_PAUSE_SECONDS", "_LONGEST_PAUSE_SECONDS", "_POOLER_PAUSE_SECONDS"):
-            patch.setattr(listening, name, 0.001)
-        yield
 
 
 # ---- what is told ------------------------------------------------------------------------------------------
@@ -343,14 +287,6 @@ def test_one_connection_while_somebody_wants_to_know(ground: Ground, monkeypatch
     until_gone(ground)
 
 
-def until_gone(ground: Ground) -> None:
-    """Return once the server has seen that all connections are closed."""
-    deadline = SYSTEM_CLOCK.monotonic() + PATIENCE
-    while backends(ground):
-        assert SYSTEM_CLOCK.monotonic() < deadline, "a connection is left"
-    assert ground.run("SELECT count(*) FROM {listeners}") == [(0,)]
-
-
 def test_it_says_so_again_and_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a word to itself if it is quiet, so that a connection which is dead without a sign is found out."""
     monkeypatch.setattr(listening, "_RENEW_SECONDS", 0.01)
@@ -375,167 +311,6 @@ def test_who_was_stopped_for_long_looks_again(
         assert heard.get(timeout=PATIENCE) is None
 
 
-# ---- outages -----------------------------------------------------------------------------------------------
-
-
-def listeners(ground: Ground) -> list[int]:
-    rows = ground.run(
-        "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'LISTEN%%'",
-        ground.names.schema,
-    )
-    return [pid for (pid,) in rows]
-
-
-def test_terminated_listener_comes_back_and_all_look(
-    ground: Ground,
-    store: PostgresTaskStore,
-    make: RecordMaker,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """What was said meanwhile is not heard, so everybody is told to look. [D108]"""
-    caplog.set_level(logging.INFO, "task_tracker")
-    with impatient(monkeypatch), hearing(store) as heard:
-        for number in range(1, 6):
-            ground.run("SELECT pg_terminate_backend(pid, 10000) FROM unnest(%s) pid", listeners(ground))
-            record = store.create(make(handler_version=1)).record  # to whoever is there just now
-            while heard.get(timeout=PATIENCE) is not None:
-                pass
-            assert store.listen_failures >= number
-            assert store._listener.hearing.wait(PATIENCE)
-            store.request_cancel(record.key)
-            while heard.get(timeout=PATIENCE) is None:
-                pass
-    events = [getattr(record, "event", None) for record in caplog.records]
-    assert events.count("listen_away") == events.count("listen_back") == 5
-
-
-class Gate:
-    """A way to the server that can be shut."""
-
-    def __init__(self, ground: Ground) -> None:
-        self._plain = opener(ground.dsn, connect_seconds=5, statement_seconds=30)
-        self.is_shut = False
-        self.tries = 0
-
-    def open_one(self) -> BoundedConnection:
-        self.tries += 1
-        if self.is_shut:
-            raise psycopg.OperationalError("connection refused\nIs the server running?")
-        return self._plain()
-
-
-def test_server_that_is_away_for_a_while(
-    ground: Ground, make: RecordMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Said once, counted, tried again after pauses that grow; who watches is told to look when it is back. [D108]"""
-    gate = Gate(ground)
-    with impatient(monkeypatch), closing(ground.store(open_connection=gate.open_one)) as store:
-        gate.is_shut = True
-        heard: Heard = SimpleQueue()
-        with store.watch(heard.put):
-            while store.listen_failures < 5:
-                pass
-            assert heard.empty()
-            gate.is_shut = False
-            assert heard.get(timeout=PATIENCE) is None
-            record = store.create(make()).record
-            assert heard.get(timeout=PATIENCE) == record.key
-    said = [record for record in caplog.records if getattr(record, "event", "") == "listen_away"]
-    assert len(said) == 1
-    assert "connection refused" in said[0].getMessage()
-
-
-def test_pauses_between_tries_grow(ground: Ground) -> None:
-    with closing(ground.store()) as store:
-        pauses = [store._listener._next_pause() for _ in range(12)]
-        assert 0.05 <= pauses[0] <= 0.1
-        assert 5.0 <= pauses[-1] <= 10.0
-
-
-def test_store_is_closed_while_the_server_is_away(ground: Ground) -> None:
-    """At once: nobody is waited for, and nothing is left. [D109]"""
-    gate = Gate(ground)
-    store = ground.store(open_connection=gate.open_one)
-    with hearing(store):
-        gate.is_shut = True
-        ground.run("SELECT pg_terminate_backend(pid, 10000) FROM unnest(%s) pid", [*backends(ground)])
-        while not store.listen_failures:
-            pass
-        store.close()
-        assert not store._listener.running
-    tries = gate.tries
-    with store.watch(lambda _: None):
-        assert not store._listener.running
-    assert gate.tries == tries
-
-
-def test_store_is_closed_by_whoever_was_told(ground: Ground, make: RecordMaker) -> None:
-    """On the very thread that listens."""
-    store = ground.store()
-    closed = threading.Event()
-
-    def close(_: TaskKey | None) -> None:
-        store.close()
-        closed.set()
-
-    with store.watch(close):
-        assert closed.wait(PATIENCE)
-
-
-def test_connection_on_which_nothing_is_heard(
-    ground: Ground,
-    make: RecordMaker,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It leads to another database, say: who does not hear himself hears nobody."""
-    monkeypatch.setattr(listening, "_PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(ground.names.__class__, "channel", lambda names, name: f"{name} elsewhere")
-    with impatient(monkeypatch), closing(ground.store()) as store:
-        store.prepare()
-        store._listener._waiting_channel = "another one"
-        with store.watch(lambda _: None):
-            while store.listen_failures < 2:
-                pass
-    assert "nothing is heard on this connection" in caplog.text
-
-
-# ---- poolers -----------------------------------------------------------------------------------------------
-
-
-def through_a_pooler(ground: Ground) -> Opener:
-    return pooled(opener(ground.dsn, connect_seconds=5, statement_seconds=30))
-
-
-def test_behind_a_pooler_it_is_said_that_nothing_is_heard(
-    ground: Ground, make: RecordMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, with what to do; no session of the pooler's is made to listen. [D115]"""
-    with (
-        impatient(monkeypatch),
-        closing(ground.store(open_connection=through_a_pooler(ground))) as store,
-        store.watch(lambda _: None),
-    ):
-        while store.listen_failures < 3:
-            pass
-        store.create(make())
-        assert listeners(ground) == []
-    said = [record for record in caplog.records if getattr(record, "event", "") == "listen_away"]
-    assert len(said) == 1
-    assert "options.listen_dsn" in said[0].getMessage()
-
-
-def test_behind_a_pooler_with_a_way_around_it(ground: Ground, make: RecordMaker) -> None:
-    """[D115]"""
-    with (
-        closing(ground.store(open_connection=through_a_pooler(ground), listen_dsn=ground.dsn)) as store,
-        hearing(store) as heard,
-    ):
-        record = store.create(make()).record
-        assert heard.get(timeout=PATIENCE) == record.key
-
-
 def test_listening_can_be_switched_off(ground: Ground, ear: Ear, make: RecordMaker) -> None:
     """Nobody is told, and nobody listens."""
     with closing(ground.store(listen=False)) as store:
@@ -548,33 +323,3 @@ def test_listening_can_be_switched_off(ground: Ground, ear: Ear, make: RecordMak
                 call()
         with pytest.raises(CapabilityMissing):
             store.announce([record.key])
-
-
-# ---- forks -------------------------------------------------------------------------------------------------
-
-
-def test_forked_child_listens_by_itself(ground: Ground, store: PostgresTaskStore, make: RecordMaker) -> None:
-    """On a connection of its own; its parent goes on hearing on its."""
-    with hearing(store) as heard:
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                signal.alarm(round(PATIENCE))
-                mine: Heard = SimpleQueue()
-                with store.watch(mine.put):
-                    assert mine.get(timeout=PATIENCE) is None
-                    os.write(writing, b"!")
-                    while mine.get(timeout=PATIENCE) is None:
-                        pass
-                    assert heard.empty()
-                    code = 0
-            finally:
-                os._exit(code)
-        assert os.read(reading, 1) == b"!"
-        record = store.create(make(status=TaskStatus.COMPLETED)).record
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert heard.get(timeout=PATIENCE) == record.key
-        os.close(reading)
-        os.close(writing)

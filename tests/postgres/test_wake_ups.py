@@ -20,9 +20,9 @@ from task_tracker.wakeups import NoWakeUp, StoreWakeUp
 from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER, PATIENCE, background
 from tests.http_api.asking import Client, app_with
+from tests.postgres.ears import Gate, impatient, through_a_pooler, until_gone
 from tests.postgres.grounds import Ground
 from tests.postgres.test_connections import end_sessions
-from tests.postgres.test_listening import Gate, impatient, through_a_pooler, until_gone
 from tests.postgres.test_settings import section
 from tests.runtime.processes.program import Program
 from tests.runtime.processes.tasks import DIRECTORY

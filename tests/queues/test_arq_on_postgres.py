@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.postgres.fixtures import ground, grounds
-from tests.queues.test_arq_tasks import Site, run
+from tests.queues.sites import Site, run
 from tests.runtime.work import WORK, until
 
 if TYPE_CHECKING:
