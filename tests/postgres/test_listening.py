@@ -257,13 +257,14 @@ def test_what_is_alien_or_comes_twice_harms_nobody(
     with hearing(store) as heard:
         waiting: SimpleQueue[None] = SimpleQueue()
         with store.watch_queue(lambda: waiting.put(None)):
-            for payload in (*aliens, news_of(key), news_of(key), ANYTHING):
-                for channel in ("waiting", "changes"):
-                    ground.run("SELECT pg_notify(%s, %s)", ground.names.channel(channel), payload)
-            told: set[TaskKey | None] = set()
-            while not {key, None} <= told:  # it may be told to look at everything before, too
-                told.add(heard.get(timeout=PATIENCE))
-            assert told == {key, None}
+            for payloads, last in (((*aliens, news_of(key), news_of(key)), key), ((ANYTHING,), None)):
+                for payload in payloads:
+                    for channel in ("waiting", "changes"):
+                        ground.run("SELECT pg_notify(%s, %s)", ground.names.channel(channel), payload)
+                told: set[TaskKey | None] = set()
+                while last not in told:  # it may come twice, and all at once be told as one
+                    told.add(heard.get(timeout=PATIENCE))
+                assert told <= {key, last}
             waiting.get(timeout=PATIENCE)
 
 
