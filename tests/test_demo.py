@@ -166,6 +166,7 @@ def test_a_server_that_says_something_else_is_noticed() -> None:
     assert_nothing_is_left(output)
 
 
+@pytest.mark.slow  # it is a part of the whole one
 def test_the_ingestion_alone_tells_what_became_of_each_task() -> None:
     """Killed and frozen in mid-task; a part of the index that is missing would be noticed."""
     out = io.StringIO()
@@ -195,7 +196,12 @@ def test_a_part_that_is_missing_in_the_index_is_noticed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),  # these two as well, at five seconds each
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_stopped_in_the_middle_it_cleans_up(number: signal.Signals, code: int) -> None:
     running = demo()
