@@ -12,7 +12,9 @@ from typing import Any
 
 import orjson
 
+from task_tracker.cli.places import directory_of, is_leased
 from task_tracker.cli.worker_settings import read_document, storage_config
+from task_tracker.errors import SettingsError
 from task_tracker.store import WorkerFact
 from task_tracker.tracker import TaskTracker
 
@@ -103,6 +105,15 @@ def _tracker(options: argparse.Namespace) -> TaskTracker:
     if "dsn" in arguments:
         arguments.setdefault("backend", "postgres")
     config = storage_config(arguments, read_document(options.config))
+    directory = directory_of(config.task_tracker)
+    if (
+        directory is not None
+        and config.task_tracker.backend == "lease"
+        and not is_leased(config.task_tracker, directory)
+    ):
+        raise SettingsError(
+            f"no worker and no tracker of the lease backend has ever used {directory}; give the root that they use"
+        )
     return config.build_task_tracker(cleanup=False, reconcile=False)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from task_tracker.cli.places import directory_of, is_leased
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.config import StorageConfig
 from task_tracker.copying import Copying, Outcome, Tally, Told
@@ -30,7 +31,6 @@ __all__ = ["add_to"]
 
 _FORM: Final = "persistent:/old/root, lease:/root, persistent:s3://bucket/path, postgresql://..., or a file"
 _POSTGRES: Final = ("postgresql://", "postgres://")
-_ON_FILES: Final = ("persistent", "lease")
 _MOST_REMEMBERED: Final = 100_000
 """Tasks that are named once although both passes find them; beyond that some are named twice."""
 _NOT_YET: Final = (Outcome.MISSING, Outcome.OLDER)
@@ -244,10 +244,10 @@ def _named(text: str) -> Mapping[str, Any] | None:
 
 def _target(config: StorageConfig, *, only_compare: bool) -> TaskStore:
     """Open the target. A directory that is only to be looked at does not become a store by that."""
-    directory = _directory(config.task_tracker)
+    directory = directory_of(config.task_tracker)
     if only_compare and directory is not None:
         is_lease = config.task_tracker.backend == "lease"
-        if not (_is_leased(config.task_tracker, directory) if is_lease else directory.is_dir()):
+        if not (is_leased(config.task_tracker, directory) if is_lease else directory.is_dir()):
             _note(f"--to: {directory} is no store of this kind yet; compared with an empty one")
             return open_store("memory")
     return config.build_task_store()
@@ -255,11 +255,11 @@ def _target(config: StorageConfig, *, only_compare: bool) -> TaskStore:
 
 def _check_places(source: TaskTrackerSettings, target: TaskTrackerSettings) -> None:
     """Refuse what would be read in the wrong way, or nowhere. Raises SettingsError."""
-    directory = _directory(source)
+    directory = directory_of(source)
     if directory is not None:
         if not directory.is_dir():
             raise SettingsError(f"--from: there is no directory {directory}; check the path")
-        owned = _is_leased(source, directory)
+        owned = is_leased(source, directory)
         if owned and source.backend == "persistent":
             raise SettingsError(
                 f"--from: {directory} belongs to the lease backend, which alone knows who holds a task and whether it "
@@ -277,23 +277,8 @@ def _check_places(source: TaskTrackerSettings, target: TaskTrackerSettings) -> N
         )
 
 
-def _directory(settings: TaskTrackerSettings) -> Path | None:
-    """Return the directory of this host that the store is in, None if it is in none."""
-    if settings.backend not in _ON_FILES or settings.root is None:
-        return None
-    scheme, separator, rest = settings.root.partition("://")
-    if separator and scheme != "file":
-        return None
-    return Path(rest if separator else settings.root).expanduser().resolve()
-
-
-def _is_leased(settings: TaskTrackerSettings, directory: Path) -> bool:
-    """Tell whether the lease backend has used a directory; see docs/file-format.md."""
-    return (directory / settings.prefix.strip("/") / ".task_tracker" / "format").exists()
-
-
 def _identity(settings: TaskTrackerSettings) -> tuple[object, ...]:
-    directory = _directory(settings)
+    directory = directory_of(settings)
     if directory is not None:
         return (directory / settings.prefix.strip("/"),)
     return settings.backend, settings.root, settings.prefix, settings.dsn, str(settings.options)

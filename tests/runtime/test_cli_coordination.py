@@ -91,6 +91,14 @@ def test_workers_are_listed_with_what_is_wrong(
     assert lines[-1] == "1 of 3 workers ready; paused: reindex"
 
 
+def test_blank_type_is_refused(
+    tmp_path: Path, store: LeaseTaskStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pause", " ", f"--root={tmp_path}"]) == 2
+    assert "task_type" in capsys.readouterr().err
+    assert store.paused() == []
+
+
 def test_workers_as_json(tmp_path: Path, store: LeaseTaskStore, capsys: pytest.CaptureFixture[str]) -> None:
     """For scripts: everything that they say."""
     store.publish(WorkerFact("a", FACT, 20.0))
@@ -119,10 +127,11 @@ def test_where_tasks_are_kept_is_found_as_for_a_worker(
     ("arguments", "message"),
     [
         (["pause", "x"], "the backend is memory"),
-        (["pause", " ", "--root=ROOT"], "task_type"),
         (["resume", "x", "--root=ROOT", "--backend=persistent"], "has no leases"),
         (["workers", "--root=ROOT", "--backend=persistent"], "has no leases"),
-        (["workers", "--root=ROOT/gone/file"], "file"),
+        (["workers", "--root=ROOT/gone/file"], "has ever used"),
+        (["pause", "x", "--root=ROOT/typo"], "has ever used"),
+        (["pause", "x", "--root=ROOT"], "has ever used"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(
@@ -135,3 +144,4 @@ def test_what_cannot_work_is_said_in_one_line(
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert message in told.err
+    assert [path.name for path in tmp_path.iterdir()] == ["gone"]
