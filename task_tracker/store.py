@@ -535,13 +535,14 @@ class LeaseStore(TaskStore):
     def end(self, lease: Lease, record: TaskRecord) -> Stored:
         """Commit a terminal ``record`` and give up the lease. Raises LeaseLost."""
 
-    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception]:
+    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception | None]:
         """Do what ``end`` does with each, in one step where that is to be had; return what it would return, or raise.
 
         In the same order; raises nothing itself. Each stands for itself: none fails because another does, and none
-        waits for somebody who is in the way of another one only. Of leases on different tasks.
+        waits for somebody who is in the way of another one only. None for one that was not written, and about which
+        ``end`` has to be asked. Of leases on different tasks.
         """
-        found: list[Stored | Exception] = []
+        found: list[Stored | Exception | None] = []
         for lease, record in ends:
             try:
                 found.append(self.end(lease, record))

@@ -1,7 +1,8 @@
 """Ends that are written together: one statement and one commit for the tasks of several leases.
 
 Owns what a group is: each row with its own token, epoch and creation, and none that waits for another. What did not
-take effect there, for whatever reason, is written by itself, so that it ends, or is refused, as if it had been alone.
+take effect there, for whatever reason, is left to be written by itself, so that it ends, or is refused, as if it had
+been alone. Only where an answer was lost that is done here, because here it is known.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Ending:
         self._database = database
         self._ownership = ownership
 
-    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> list[Stored | Exception]:
+    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> list[Stored | Exception | None]:
         """See :meth:`LeaseStore.end_several`."""
         found: dict[int, Stored | Exception] = {}
         prepared: dict[int, Prepared] = {}
@@ -64,17 +65,16 @@ class Ending:
                 found[number] = error
         for some in _parts(prepared):
             self._write(some, found)
-        return [found[number] for number in range(len(ends))]
+        return [found.get(number) for number in range(len(ends))]
 
     def _write(self, prepared: dict[int, Prepared], found: dict[int, Stored | Exception]) -> None:
         """Write what is ``prepared``; put into ``found`` what came of each."""
 
         def work(session: Session) -> None:
-            # Run again, it goes on with those of which nothing is known yet.
-            left = {number: one for number, one in prepared.items() if number not in found}
-            if len(left) > 1 and not session.again:
-                self._write_together(session, left, found)
-            for number, one in left.items():
+            if not session.again:
+                self._write_together(session, prepared, found)
+                return
+            for number, one in prepared.items():
                 if number not in found:
                     self._write_alone(session, number, one, found)
 
@@ -98,7 +98,7 @@ class Ending:
         except psycopg.Error as error:
             if not (is_of_a_row(error) or is_full(error)):
                 raise
-            return  # which one it was shows when each goes by itself
+            return  # which one it was shows when each is written by itself
         for number, revision, _ in written:
             which = numbers[number - 1]
             found[which] = Stored(prepared[which].record, RowVersion(revision))

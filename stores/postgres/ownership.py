@@ -253,8 +253,7 @@ class Ownership:
         return self._write("end", lease, record)
 
     def _write(self, how: Write, lease: Lease, record: TaskRecord) -> Stored:
-        work = self.writing(how, lease, record)
-        return self._database.write(f"{how} task {lease.key.task_id}", work)
+        return self._database.write(f"{how} task {lease.key.task_id}", self.writing(how, lease, record))
 
     def writing(self, how: Write, lease: Lease, record: TaskRecord) -> Callable[[Session], Stored]:
         """Return the work of a write under a lease, for a session that may be in a transaction. Raises LeaseLost."""
@@ -298,8 +297,7 @@ class Ownership:
         self, session: Session, how: Write, lease: Lease, record: TaskRecord, attempt: Attempt
     ) -> Stored:
         """The same with the row locked: it is not as expected, so the reason is looked for."""
-        found = session.one("lock", lease.key._asdict())
-        row = None if found is None else Row(*found)
+        row = None if (found := session.one("lock", lease.key._asdict())) is None else Row(*found)
         if session.again and how != "commit":
             landed = self._landed(lease, row)
             if landed is not None:

@@ -294,7 +294,7 @@ class PostgresTaskStore(LeaseStore):
         """Commit a terminal record and give up the lease; see :meth:`LeaseStore.end`."""
         return self._ownership.end(lease, record)
 
-    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception]:
+    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception | None]:
         """Commit several terminal records in one statement; see :meth:`LeaseStore.end_several`."""
         return self._ending.end_several(ends)
 

@@ -174,9 +174,14 @@ class AttemptRecord:
             if not is_ready:
                 self._locks.release(key)
 
-    def ended(self, end: EndInHand, found: Stored | Exception) -> TaskRecord:
-        """Take note of what came of an end, as :meth:`settle` does. Raises ``found`` if that is an error."""
+    def ended(self, end: EndInHand, found: Stored | Exception | None) -> TaskRecord | None:
+        """Take note of what came of an end, as :meth:`settle` does, which is to be called if that is None.
+
+        Raises ``found`` if that is an error.
+        """
         try:
+            if found is None:
+                return None
             if isinstance(found, Exception):
                 with self._told_of_loss():
                     raise found

@@ -153,7 +153,7 @@ class Ends:
             for one, answer in zip(taken, prepared, strict=True)
         ]
 
-    def _found(self, ends: Sequence[EndInHand]) -> Sequence[Stored | Exception]:
+    def _found(self, ends: Sequence[EndInHand]) -> Sequence[Stored | Exception | None]:
         """Return what the store says of each."""
         try:
             if len(ends) == 1:
