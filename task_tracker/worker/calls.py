@@ -46,8 +46,8 @@ class Answer(NamedTuple):
             return cls(None, error)
 
 
-Tell = Callable[[Iterable[tuple[asyncio.Future[Any], Answer]]], None]
-"""Takes what came of calls, for those who wait for them."""
+Tell = Callable[[Iterable[tuple[asyncio.Future[Any], Answer]], bool], None]
+"""Takes what came of calls, for those who wait for them, and whether more is to come of the same thread in a moment."""
 
 
 class Calls:
@@ -138,14 +138,17 @@ class Calls:
         """Have ``call`` made, which tells what came of what several wait for; it raises nothing. Raises NoThread."""
         loop = asyncio.get_running_loop()
         self._threads.post(object(), lambda: self._carry_out_for_several(loop, call))
+        if not self._is_looking:
+            self._is_looking = True
+            loop.call_later(_PATIENCE_SECONDS, self._look, loop, self._made)
 
     def _carry_out_for_several(
         self, loop: asyncio.AbstractEventLoop, call: Callable[[Tell], After | None]
     ) -> None:
-        def tell(answers: Iterable[tuple[asyncio.Future[Any], Answer]]) -> None:
+        def tell(answers: Iterable[tuple[asyncio.Future[Any], Answer]], is_more_to_come: bool) -> None:
             self._answers.extend(partial(_hand_over, waited, answer) for waited, answer in answers)
             self._made += 1
-            self._tell(loop, is_more_to_come=False)
+            self._tell(loop, is_more_to_come=is_more_to_come)
 
         self._follow_up(loop, call(tell))
 

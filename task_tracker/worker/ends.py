@@ -138,7 +138,7 @@ class Ends:
             freed = sum(one.frees_slot and answer.value is not None for one, answer in answers)
             if freed:  # before anybody knows: the loop must not claim for these slots too
                 after = self._ahead(freed) or after
-            tell((one.waited, answer) for one, answer in answers)
+            tell(((one.waited, answer) for one, answer in answers), after is not None)
         return after
 
     def _written(self, taken: Sequence[_Waiting]) -> list[Answer]:
