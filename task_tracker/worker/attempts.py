@@ -174,7 +174,7 @@ class AttemptRecord:
             if not is_ready:
                 self._locks.release(key)
 
-    def ended(self, end: EndInHand, found: Stored | Exception | None) -> TaskRecord | None:
+    def ended(self, end: EndInHand, found: Stored | BaseException | None) -> TaskRecord | None:
         """Take note of what came of an end, as :meth:`settle` does, which is to be called if that is None.
 
         Raises ``found`` if that is an error.
@@ -182,7 +182,7 @@ class AttemptRecord:
         try:
             if found is None:
                 return None
-            if isinstance(found, Exception):
+            if isinstance(found, BaseException):
                 with self._told_of_loss():
                     raise found
             self._access.note(found, end.mark)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from task_tracker.call_threads import NoThread
 from task_tracker.records import TaskRecord
 from task_tracker.store import LeaseStore, Stored
 from task_tracker.worker.attempts import AttemptRecord, EndInHand
@@ -81,8 +80,9 @@ class Ends:
 
     def _gather(self, loop: asyncio.AbstractEventLoop, last: _Waiting, turns: int) -> None:
         """Take along what the loop has to end in its next turns: of attempts that began together, say."""
-        newest = self._waiting[-1] if self._waiting else last
-        if newest is not last and len(self._waiting) < _MOST_GATHERED:
+        waiting = self._waiting  # threads put another list in its place
+        newest = waiting[-1] if waiting else last
+        if newest is not last and len(waiting) < _MOST_GATHERED:
             turns = _TURNS
         if turns:
             loop.call_soon(self._gather, loop, newest, turns - 1)
@@ -120,7 +120,9 @@ class Ends:
         if first is not None:
             loop.call_later(_PATIENCE_SECONDS, self._look, loop, first)
         if is_long:
-            with contextlib.suppress(NoThread):  # it waits for those that there are
+            with contextlib.suppress(
+                RuntimeError
+            ):  # it waits for the threads that there are, or they have ended
                 self._send()
 
     # ---- in threads ------------------------------------------------------------------------------------
@@ -153,12 +155,12 @@ class Ends:
             for one, answer in zip(taken, prepared, strict=True)
         ]
 
-    def _found(self, ends: Sequence[EndInHand]) -> Sequence[Stored | Exception | None]:
+    def _found(self, ends: Sequence[EndInHand]) -> Sequence[Stored | BaseException | None]:
         """Return what the store says of each."""
         try:
             if len(ends) == 1:
                 return [self._store.end(ends[0].lease, ends[0].record)]
             found = self._store.end_several([(end.lease, end.record) for end in ends]) if ends else []
             return [one for one, _ in zip(found, ends, strict=True)]
-        except Exception as error:  # noqa: BLE001  # told to each
+        except BaseException as error:  # noqa: BLE001  # told to each
             return [error] * len(ends)
