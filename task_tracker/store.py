@@ -467,6 +467,8 @@ class LeaseStore(TaskStore):
     """How long :meth:`expired` has to have seen a lease stand still before it names it."""
     claims_together: bool = False
     """Whether :meth:`claim_several` takes several for the price of one, so that it is better asked for more at once."""
+    ends_together: bool = False
+    """Whether :meth:`end_several` writes several for the price of one, so that it is better to end more at once."""
 
     @abstractmethod
     def claim(
@@ -532,6 +534,21 @@ class LeaseStore(TaskStore):
     @abstractmethod
     def end(self, lease: Lease, record: TaskRecord) -> Stored:
         """Commit a terminal ``record`` and give up the lease. Raises LeaseLost."""
+
+    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception | None]:
+        """Do what ``end`` does with each, in one step where that is to be had; return what it would return, or raise.
+
+        In the same order; raises nothing itself. Each stands for itself: none fails because another does, and none
+        waits for somebody who is in the way of another one only. None for one that was not written, and about which
+        ``end`` has to be asked. Of leases on different tasks.
+        """
+        found: list[Stored | Exception | None] = []
+        for lease, record in ends:
+            try:
+                found.append(self.end(lease, record))
+            except Exception as error:  # noqa: BLE001  # of this one
+                found.append(error)
+        return found
 
     @abstractmethod
     def request_cancel(self, key: TaskKey) -> Stored:

@@ -18,6 +18,7 @@ from stores.postgres.rows import (
     Row,
     Rows,
     RowVersion,
+    array,
     is_storable,
     missing,
     news_of,
@@ -31,7 +32,7 @@ from task_tracker.errors import CorruptRecord, LeaseLost, StoreUnavailable
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Expired, Lease, Stored
 
-__all__ = ["Ownership", "Write", "check_not_lost"]
+__all__ = ["Ownership", "Prepared", "Write", "check_not_lost"]
 
 Write = Literal["commit", "release", "end"]
 """The writes of a holder: the lease goes on, is given back, or ends with the task."""
@@ -53,6 +54,14 @@ class _Evidence(NamedTuple):
     @classmethod
     def of(cls, row: Row) -> _Evidence:
         return cls(row.creation, row.epoch, row.token, row.heartbeat_at)
+
+
+class Prepared(NamedTuple):
+    """A write under a lease: the record as it is to be stored, what a statement says of it, and the write by itself."""
+
+    record: TaskRecord
+    params: Mapping[str, Any]
+    write: Callable[[Session], Stored]
 
 
 class Ownership:
@@ -132,15 +141,15 @@ class Ownership:
             taken.append((transitions.claimed(record, row.now, attempt), attempt))
         keys = [record.key for record, _ in taken]
         params = {
-            "account_ids": [key.account_id for key in keys],
-            "user_ids": [key.user_id for key in keys],
-            "task_ids": [key.task_id for key in keys],
-            "records": [text_of(record) for record, _ in taken],
-            "statuses": [record.status.value for record, _ in taken],
-            "epochs": [attempt.epoch for _, attempt in taken],
-            "tokens": [attempt.token for _, attempt in taken],
-            "attempts": [attempt.count for _, attempt in taken],
-            "news": [news_of(key) for key in keys],
+            "account_ids": array(key.account_id for key in keys),
+            "user_ids": array(key.user_id for key in keys),
+            "task_ids": array(key.task_id for key in keys),
+            "records": array(text_of(record) for record, _ in taken),
+            "statuses": array(record.status.value for record, _ in taken),
+            "epochs": array(attempt.epoch for _, attempt in taken),
+            "tokens": array(attempt.token for _, attempt in taken),
+            "attempts": array(attempt.count for _, attempt in taken),
+            "news": array(news_of(key) for key in keys),
             "holder": holder,
             "lease_seconds": self._lease_seconds,
         }
@@ -244,11 +253,14 @@ class Ownership:
         return self._write("end", lease, record)
 
     def _write(self, how: Write, lease: Lease, record: TaskRecord) -> Stored:
-        work = self.writing(how, lease, record)
-        return self._database.write(f"{how} task {lease.key.task_id}", work)
+        return self._database.write(f"{how} task {lease.key.task_id}", self.writing(how, lease, record))
 
     def writing(self, how: Write, lease: Lease, record: TaskRecord) -> Callable[[Session], Stored]:
         """Return the work of a write under a lease, for a session that may be in a transaction. Raises LeaseLost."""
+        return self.prepared(how, lease, record).write
+
+    def prepared(self, how: Write, lease: Lease, record: TaskRecord) -> Prepared:
+        """Return a write under a lease, ready to be sent. Raises LeaseLost, and ValueError for what is not kept."""
         _CHECKS[how](record, lease.key)
         check_not_lost(lease)
         knows = record.status is TaskStatus.CANCELLING and record.cancel_requested_at is not None
@@ -271,7 +283,7 @@ class Ownership:
             with session.transaction():
                 return self._write_locked(session, how, lease, record, attempt)
 
-        return work
+        return Prepared(record, params, work)
 
     def look(self, session: Session, lease: Lease) -> bool:
         """Keep the lease as it is until the transaction ends; tell whether a cancel waits. Raises LeaseLost."""
@@ -285,8 +297,7 @@ class Ownership:
         self, session: Session, how: Write, lease: Lease, record: TaskRecord, attempt: Attempt
     ) -> Stored:
         """The same with the row locked: it is not as expected, so the reason is looked for."""
-        found = session.one("lock", lease.key._asdict())
-        row = None if found is None else Row(*found)
+        row = None if (found := session.one("lock", lease.key._asdict())) is None else Row(*found)
         if session.again and how != "commit":
             landed = self._landed(lease, row)
             if landed is not None:

@@ -123,15 +123,19 @@ class Queue:
         if not kinds:
             return [], False
         depth = max(_DEPTH, 2 * most)
+        asked = False
         while True:
             found = session.all("next", {**_asked(kinds), "depth": depth, "most": most})
             if found:
                 return [Row(*row[:-1]) for row in found], bool(found[0][-1])
             seen = session.one("heads_seen", {**_asked(kinds), "depth": depth})
-            # All that there are, or so many that others are about to free some.
-            if depth >= _DEEPEST or seen is None or seen[0] < depth:
+            if seen is None or not seen[0]:
                 return [], False
-            depth *= 4
+            if seen[0] >= depth and depth < _DEEPEST:
+                depth *= 4
+            elif asked:
+                return [], False  # all that there are, or so many that others are about to free some
+            asked = True  # one that merely changed while it was being locked is elsewhere now, and waits all the same
 
     def unclaimed(
         self,

@@ -18,6 +18,7 @@ import psycopg
 
 from stores.postgres.connections import BoundedConnection, Connections, Opener, opener
 from stores.postgres.database import Database
+from stores.postgres.ending import Ending
 from stores.postgres.examination import Examination
 from stores.postgres.fresh import Fresh
 from stores.postgres.joining import JoinedDatabase
@@ -76,6 +77,7 @@ class PostgresTaskStore(LeaseStore):
     )
 
     claims_together = True
+    ends_together = True
 
     def __init__(
         self,
@@ -142,6 +144,7 @@ class PostgresTaskStore(LeaseStore):
         fresh = Fresh(clock)
         self._records = Records(database, rows, fresh, clock, self.lease_seconds)
         self._ownership = Ownership(database, rows, fresh, clock, self.lease_seconds)
+        self._ending = Ending(database, self._ownership)
         self._queue = Queue(database, rows, self._ownership, names, clock)
         self._upkeep = Upkeep(database, self.lease_seconds)
         self._transactions = Transactions(
@@ -290,6 +293,10 @@ class PostgresTaskStore(LeaseStore):
     def end(self, lease: Lease, record: TaskRecord) -> Stored:
         """Commit a terminal record and give up the lease; see :meth:`LeaseStore.end`."""
         return self._ownership.end(lease, record)
+
+    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception | None]:
+        """Commit several terminal records in one statement; see :meth:`LeaseStore.end_several`."""
+        return self._ending.end_several(ends)
 
     def request_cancel(self, key: TaskKey) -> Stored:
         """Make the wish to cancel durable; see :meth:`LeaseStore.request_cancel`."""

@@ -13,13 +13,17 @@ import psycopg
 from task_tracker.errors import StoreUnavailable
 from task_tracker.redaction import redact_text
 
-__all__ = ["TooLong", "is_conflict", "is_forgotten", "is_full", "is_lost", "unavailable"]
+__all__ = ["TooLong", "is_conflict", "is_forgotten", "is_full", "is_lost", "is_of_a_row", "unavailable"]
 
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: nothing was written, and another try may well succeed."""
 _NO_STATEMENT: Final = frozenset({"26000", "42P05"})
 """A prepared statement is not there, or another one of its name is."""
 _NOT_SUPPORTED: Final = "0A000"
+_OF_VALUES: Final = frozenset({"22", "23"})
+"""Classes: of values, of constraints."""
+_TOO_DEEP: Final = "54001"
+"""JSON, say, that is nested beyond what the server's stack takes."""
 _ENDED: Final = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"})
 """The server, or an administrator, ended the session."""
 _ADVICE: Final = {
@@ -53,6 +57,12 @@ def is_forgotten(error: psycopg.Error) -> bool:
 def is_full(error: psycopg.Error) -> bool:
     """Tell whether the queue of notifications is full, which undid everything."""
     return error.sqlstate == "54000"
+
+
+def is_of_a_row(error: psycopg.Error) -> bool:
+    """Tell whether what was to be written is to blame, which is refused, and would be again; nothing was written."""
+    state = error.sqlstate or ""
+    return state[:2] in _OF_VALUES or state == _TOO_DEEP
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:

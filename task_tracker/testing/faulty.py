@@ -4,6 +4,8 @@ Owns faults and counters. Refuses to know what it wraps: every call goes to the 
 due.
 """
 
+# long: one method for each operation of the seam
+
 from __future__ import annotations
 
 import dataclasses
@@ -184,17 +186,26 @@ class FaultyStore(TaskStore):
             self._plans.clear()
 
     def _call(self, operation: str, call: Callable[[], _T]) -> _T:
+        after = self._before(operation)
+        answer = call()
+        after()
+        return answer
+
+    def _before(self, operation: str) -> Callable[[], None]:
+        """Do what is planned before a call, and return what is to be called after it."""
         with self._lock:
             self.calls[operation] += 1
             due = [plan for plan in self._plans if plan.is_due(operation)]
         for plan in due:
             if not plan.after:
                 plan.action()
-        answer = call()
-        for plan in due:
-            if plan.after:
-                plan.action()
-        return answer
+
+        def after() -> None:
+            for plan in due:
+                if plan.after:
+                    plan.action()
+
+        return after
 
     # ---- the seam ------------------------------------------------------------------------------------
 
@@ -268,6 +279,7 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
         super().__init__(store)
         self.lease_seconds = store.lease_seconds
         self.heartbeat_seconds = store.heartbeat_seconds
+        self.ends_together = store.ends_together
 
     def claim(self, key: TaskKey | None = None, **asked: Any) -> tuple[Lease, Stored] | None:
         """See :meth:`LeaseStore.claim`."""
@@ -296,6 +308,25 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
     def end(self, lease: Lease, record: TaskRecord) -> Stored:
         """See :meth:`LeaseStore.end`."""
         return self._call("end", lambda: self.inner.end(lease, record))
+
+    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception | None]:
+        """See :meth:`LeaseStore.end_several`; each of them counts, and may fail, as a call of ``end``."""
+        found: list[Stored | Exception | None] = [None] * len(ends)
+        afters: dict[int, Callable[[], None]] = {}
+        for number in range(len(ends)):
+            try:
+                afters[number] = self._before("end")
+            except Exception as error:  # noqa: BLE001  # of this one
+                found[number] = error
+        passed = self.inner.end_several([ends[number] for number in afters])
+        for (number, after), one in zip(afters.items(), passed, strict=True):
+            found[number] = one
+            try:
+                if isinstance(one, Stored):
+                    after()
+            except Exception as error:  # noqa: BLE001  # of this one
+                found[number] = error
+        return found
 
     def request_cancel(self, key: TaskKey) -> Stored:
         """See :meth:`LeaseStore.request_cancel`."""

@@ -23,7 +23,7 @@ from task_tracker.store import Lease, LeaseStore, Stored, StoreTransaction, Unch
 from task_tracker.worker.checkpoints import Progress
 from task_tracker.worker.history import noted
 
-__all__ = ["AttemptRecord", "pauses"]
+__all__ = ["AttemptRecord", "EndInHand", "pauses"]
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -44,6 +44,15 @@ class _Doubt(NamedTuple):
     stored: Stored | None
     mark: int
     ends: bool
+
+
+class EndInHand(NamedTuple):
+    """An end that is about to be written with others; nobody else writes this task's record meanwhile."""
+
+    lease: Lease
+    record: TaskRecord
+    holding: Holding
+    mark: int
 
 
 class AttemptRecord:
@@ -144,6 +153,49 @@ class AttemptRecord:
                     raise
             self._end(stored)
             return stored.record
+
+    def end_in_hand(self, step: Step) -> EndInHand | None:
+        """Return what :meth:`settle` would write if that is an end, to be written now; then comes :meth:`ended`.
+
+        None if that has to be done by :meth:`settle`, which waits, or looks for what was written before. Raises as it.
+        """
+        key = self.lease.key
+        if not self._locks.acquire(key, 0):
+            return None
+        is_ready = False
+        try:
+            if self._settled is not None or self._doubt is not None or self._is_doubtful:
+                return None
+            holding = self._hold()
+            changed = self._changed(step)
+            is_ready = changed.status.is_terminal
+            return EndInHand(self.lease, changed, holding, self._access.cache.mark()) if is_ready else None
+        finally:
+            if not is_ready:
+                self._locks.release(key)
+
+    def ended(self, end: EndInHand, found: Stored | BaseException | None) -> TaskRecord | None:
+        """Take note of what came of an end, as :meth:`settle` does, which is to be called if that is None.
+
+        Raises ``found`` if that is an error.
+        """
+        try:
+            if found is None:
+                return None
+            if isinstance(found, BaseException):
+                with self._told_of_loss():
+                    raise found
+            self._access.note(found, end.mark)
+            self._end(found)
+            return found.record
+        except LeaseLost:
+            raise
+        except BaseException:
+            end.holding.settling = True
+            self._is_doubtful = True
+            raise
+        finally:
+            self._locks.release(self.lease.key)
 
     # ---- transactions ----------------------------------------------------------------------------------
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from task_tracker.call_threads import CallThreads, Share
 
-__all__ = ["After", "Calls", "Kept", "look_at"]
+__all__ = ["After", "Answer", "Calls", "Kept", "Tell", "look_at"]
 
 _T = TypeVar("_T")
 
@@ -29,14 +29,14 @@ After = Callable[[], Callable[[], None]]
 """What a thread does once it has made a call: something that may take long. What that returns is called on the loop."""
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """What came of a call."""
 
     value: Any
     error: BaseException | None
 
     @classmethod
-    def of(cls, call: Callable[[], Any]) -> _Answer:
+    def of(cls, call: Callable[[], Any]) -> Answer:
         """Make the call."""
         try:
             return cls(call(), None)
@@ -44,6 +44,10 @@ class _Answer(NamedTuple):
             return cls(None, RuntimeError(f"a call raised {error!r}"))
         except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the call
             return cls(None, error)
+
+
+Tell = Callable[[Iterable[tuple[asyncio.Future[Any], Answer]], bool], None]
+"""Takes what came of calls, for those who wait for them, and whether more is to come of the same thread in a moment."""
 
 
 class Calls:
@@ -124,10 +128,31 @@ class Calls:
         call: Callable[[], Any],
         then: Callable[[], After | None] | None,
     ) -> None:
-        answer = _Answer.of(call)
+        answer = Answer.of(call)
         after = None if then is None or answer.error is not None else then()
         self._answers.append(partial(_hand_over, waited, answer))
         self._made += 1
+        self._follow_up(loop, after)
+
+    def send(self, call: Callable[[Tell], After | None]) -> None:
+        """Have ``call`` made, which tells what came of what several wait for; it raises nothing. Raises NoThread."""
+        loop = asyncio.get_running_loop()
+        self._threads.post(object(), lambda: self._carry_out_for_several(loop, call))
+        if not self._is_looking:
+            self._is_looking = True
+            loop.call_later(_PATIENCE_SECONDS, self._look, loop, self._made)
+
+    def _carry_out_for_several(
+        self, loop: asyncio.AbstractEventLoop, call: Callable[[Tell], After | None]
+    ) -> None:
+        def tell(answers: Iterable[tuple[asyncio.Future[Any], Answer]], is_more_to_come: bool) -> None:
+            self._answers.extend(partial(_hand_over, waited, answer) for waited, answer in answers)
+            self._made += 1
+            self._tell(loop, is_more_to_come=is_more_to_come)
+
+        self._follow_up(loop, call(tell))
+
+    def _follow_up(self, loop: asyncio.AbstractEventLoop, after: After | None) -> None:
         if after is not None:
             self._tell(loop, is_more_to_come=True)
             self._answers.append(after())
@@ -217,7 +242,7 @@ class Kept:
         return tasks
 
 
-def _hand_over(waited: asyncio.Future[Any], answer: _Answer) -> None:
+def _hand_over(waited: asyncio.Future[Any], answer: Answer) -> None:
     if waited.done():
         return  # cancelled
     if answer.error is None:

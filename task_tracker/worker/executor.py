@@ -27,6 +27,7 @@ from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import After, Calls, Kept
 from task_tracker.worker.context import Parts
 from task_tracker.worker.effects import WorkDirectory
+from task_tracker.worker.ends import Ends
 from task_tracker.worker.finishing import Ended, Finisher, UnderWay
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.outcomes import (
@@ -68,8 +69,8 @@ class Executor:
     ``threads``: how many sync handlers may run at once; one for each slot. ``default_timeout_seconds`` is for
     handlers without one of their own; a task may shorten either, never exceed it. ``hook_seconds``: what an
     ``on_failure`` may take. ``import_seconds``: how long a task waits for its handler to be imported, before its own
-    time begins; then it is given back. ``ahead`` is called, in the thread that has written how an attempt ended, when
-    that leaves nothing running; it may return what that thread is to do then.
+    time begins; then it is given back. ``ahead`` is called, in the thread that has written how attempts ended, with the
+    number of those that leave nothing running; it may return what that thread is to do then.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Executor:
         default_timeout_seconds: float = TIMEOUT_SECONDS,
         hook_seconds: float = HOOK_SECONDS,
         import_seconds: float = IMPORT_SECONDS,
-        ahead: Callable[[], After | None] = lambda: None,
+        ahead: Callable[[int], After | None] = lambda _: None,
     ) -> None:
         self._access = tracker.access
         self._store = _leases_of(tracker)
@@ -112,6 +113,7 @@ class Executor:
         self._finisher = Finisher(
             self._starter,
             self._store_calls,
+            Ends(self._store, self._store_calls, max(_STORE_CALLS, threads), ahead),
             self.holdings,
             self._clock,
             hook_seconds=_positive(hook_seconds, "hook_seconds"),

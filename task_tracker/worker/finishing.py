@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from task_tracker.call_threads import NoThread
@@ -24,6 +25,7 @@ from task_tracker.store import Lease, StoreTransaction
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.context import Parts
+from task_tracker.worker.ends import Ends
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt, StopReason
 from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
 from task_tracker.worker.running import HandlerRun
@@ -85,14 +87,16 @@ class Finisher:
         self,
         starter: Starter,
         store_calls: Calls,
+        ends: Ends,
         holdings: Holdings,
         clock: Clock,
         *,
         hook_seconds: float,
-        ahead: Callable[[], After | None],
+        ahead: Callable[[int], After | None],
     ) -> None:
         self._starter = starter
         self._store_calls = store_calls
+        self._ends = ends
         self._holdings = holdings
         self._clock = clock
         self._hook_seconds = hook_seconds
@@ -201,7 +205,9 @@ class Finisher:
         task_id = attempt.lease.key.task_id
 
         rolled_back: str | None = None
-        then = self._ahead if not attempt.is_foreign and not _going_on(attempt) else None
+        frees_slot = not attempt.is_foreign and not _going_on(attempt)
+        then = partial(self._ahead, 1) if frees_slot else None
+        together = self._ends.are_together and within is None and not ending.gives_back
 
         def write() -> TaskRecord:
             nonlocal within, ending, rolled_back
@@ -225,6 +231,10 @@ class Finisher:
         try:
             for number, pause in enumerate(pauses(self._clock)):
                 try:
+                    if together and number == 0:
+                        ended = await self._ends.write(attempt.record, ending, frees_slot=frees_slot)
+                        if ended is not None:
+                            return ended
                     return await self._store_calls.make(write, then=then)
                 except (StoreUnavailable, NoThread) as error:
                     if number == 0:

@@ -97,11 +97,6 @@ class Claimer:
         self._shortage = shortage
 
     @property
-    def takes_together(self) -> bool:
-        """Whether several tasks cost no more than one."""
-        return self._store.claims_together
-
-    @property
     def is_short(self) -> bool:
         """Whether the system has no thread for every handler, so that nothing is to be claimed beside another claim."""
         return self._shortage.is_on
@@ -188,8 +183,9 @@ class ClaimLoop:
         self._unstarted: deque[Claimed] = deque()
         self._claims_under_way: dict[object, float] = {}
         self._going_ahead = threading.Lock()
-        self._is_ahead = False
-        """A thread claims ahead, or is about to."""
+        self._ahead = 0
+        """For how many slots a thread claims ahead, or is about to."""
+        self._is_claiming_ahead = False
         self._may_go_ahead = False
         self._news = asyncio.Event()
         self._stopping = False
@@ -204,43 +200,42 @@ class ClaimLoop:
         """Have it look for work now: a task may wait, a slot may be free. On the loop's thread."""
         self._news.set()
 
-    def ahead(self) -> After | None:
-        """Claim one in this thread, for the slot of an attempt whose end was just written and is not known yet.
+    def ahead(self, most: int) -> After | None:
+        """Claim in this thread, for the slots of attempts whose ends were just written and are not known yet.
 
-        By one thread at a time, whatever the store does, so that others are left for what is to be written. Not where
-        the loop, which asks for all free slots, has them for the price of one.
+        By one thread at a time, whatever the store does, so that others are left for what is to be written. None if
+        nothing is to be done: another thread that is about to claim does so for these slots as well, or the loop will.
         """
         with self._going_ahead:
-            if (
-                self._is_ahead
-                or not self._may_go_ahead
-                or self._claimer.is_short
-                or self._claimer.takes_together
-            ):
+            if self._is_claiming_ahead or not self._may_go_ahead or self._claimer.is_short:
                 return None
-            self._is_ahead = True
-        return self._claim_ahead
+            is_first, self._ahead = self._ahead == 0, self._ahead + most
+        return self._claim_ahead if is_first else None
 
     def _claim_ahead(self) -> Callable[[], None]:
         claim = object()
         self._claims_under_way[claim] = self._clock.monotonic()
+        with self._going_ahead:
+            self._is_claiming_ahead = True
         try:
-            batch = self._claim(1)
+            batch = self._claim(self._ahead)
         finally:
             del self._claims_under_way[claim]
-            self._is_ahead = False  # last: what was claimed is among the unstarted ones
+            with self._going_ahead:
+                self._ahead = 0  # last: what was claimed is among the unstarted ones
+                self._is_claiming_ahead = False
         self._note(batch)
         return self._news.set
 
     @property
     def is_owing(self) -> bool:
         """Whether something is claimed and not started, or may be in a moment."""
-        return self._is_ahead or bool(self._unstarted)
+        return self._ahead > 0 or bool(self._unstarted)
 
     @property
     def free(self) -> int:
         """For how many more tasks there are slots."""
-        ahead = self._is_ahead  # first: what it claims is among the unstarted ones before it has ended
+        ahead = self._ahead  # first: what it claims is among the unstarted ones before it has ended
         return self._slots.free - ahead - len(self._unstarted)
 
     def go_ahead(self) -> None:
@@ -268,7 +263,7 @@ class ClaimLoop:
             self._news.clear()
             while (claimed := self._next_unstarted()) is not None:
                 await self._refuse(*claimed)
-            if self._is_ahead:
+            if self._ahead:
                 await self._news.wait()
 
     async def run(self) -> None:

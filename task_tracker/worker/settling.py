@@ -38,6 +38,8 @@ class Ending(NamedTuple):
     error: str | None = None
     """Of an attempt that another one follows: for the history."""
     error_code: str | None = None
+    gives_back: bool = False
+    """The task goes on, unless somebody wants it cancelled meanwhile."""
 
 
 def under_wish(outcome: Outcome, handler: Handler | None, *, cancel_requested: bool) -> Outcome:
@@ -70,13 +72,16 @@ def ending_of(
         return Ending(lambda record: transitions.cancelled(record, now))
     if isinstance(outcome, RetryAt):
         return Ending(
-            _waiting(now, outcome.at, counts=True), error=outcome.error, error_code=outcome.error_code
+            _waiting(now, outcome.at, counts=True),
+            error=outcome.error,
+            error_code=outcome.error_code,
+            gives_back=True,
         )
     if isinstance(outcome, Interrupted):
         if outcome.began and handler is not None and not handler.idempotent:
             return _failure(now, _INTERRUPTED, "interrupted")
         at = None if outcome.after is None else now + outcome.after
-        return Ending(_waiting(now, at, counts=False), error_code="interrupted")
+        return Ending(_waiting(now, at, counts=False), error_code="interrupted", gives_back=True)
     return None
 
 

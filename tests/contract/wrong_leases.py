@@ -72,6 +72,32 @@ class KeepsReleasedLeases(InMemoryTaskStore):
         return stored
 
 
+@caught_by("test_none_of_several_ends_fails_because_another_does")
+class EndsAllOrNone(InMemoryTaskStore):
+    def end_several(self, ends):
+        return [self.end(lease, record) for lease, record in ends]
+
+
+@caught_by("test_old_holder_ends_nothing_with_others")
+class EndsTogetherWithoutALook(InMemoryTaskStore):
+    def end_several(self, ends):
+        found = []
+        for lease, record in ends:
+            hold = self._holds.find(lease.key)
+            if hold is None:
+                with self._lock:
+                    found.append(self._put(record))
+            else:
+                found.append(super().end(dataclasses.replace(lease, token=hold.lease.token), record))
+        return found
+
+
+@caught_by("test_each_of_several_ends_is_what_is_stored")
+class MixesUpWhatEnded(InMemoryTaskStore):
+    def end_several(self, ends):
+        return super().end_several(ends)[::-1]
+
+
 # ---- epochs ----------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,8 @@ class Scene:
     lease: Lease | None = None
     record: TaskRecord | None = None
     expired: Expired | None = None
+    beside: tuple[Lease, TaskRecord] | None = None
+    """Another task that is held."""
 
     def held(self) -> tuple[Lease, TaskRecord]:
         assert self.lease is not None
@@ -66,6 +68,22 @@ def running(scene: Scene) -> None:
     claimed = scene.store.claim(scene.record.key, holder="first")
     assert claimed is not None
     scene.lease, scene.record = claimed[0], claimed[1].record
+
+
+def two_running(scene: Scene) -> None:
+    running(scene)
+    claimed = scene.store.claim(
+        scene.store.create(scene.make("two", handler_version=1)).record.key, holder="first"
+    )
+    assert claimed is not None
+    scene.beside = claimed[0], claimed[1].record
+
+
+def two_late(scene: Scene) -> None:
+    two_running(scene)
+    scene.ground.lapse(1000)
+    (scene.expired, _) = sorted(scene.store.expired(), key=lambda expired: expired.record.key)
+    scene.ground.lapse(-1000)
 
 
 def silent(scene: Scene) -> None:
@@ -122,6 +140,23 @@ def release(who: str, scene: Scene, store: PostgresTaskStore) -> object:
 def end(who: str, scene: Scene, store: PostgresTaskStore) -> object:
     lease, record = scene.held()
     return store.end(anew(lease), transitions.completed(record, record.updated_at, b'"done"'))
+
+
+def end_two(who: str, scene: Scene, store: PostgresTaskStore) -> object:
+    """Both together, as a worker does: what is left over by itself."""
+    assert scene.beside is not None
+    ends = [
+        (anew(lease), transitions.completed(record, record.updated_at, b'"done"'))
+        for lease, record in (scene.held(), scene.beside)
+    ]
+    return [
+        plain(outcome_of(partial(_end, lease, record), store) if found is None else found)
+        for (lease, record), found in zip(ends, store.end_several(ends), strict=True)
+    ]
+
+
+def _end(lease: Lease, record: TaskRecord, store: PostgresTaskStore) -> object:
+    return store.end(lease, record)
 
 
 def end_within(who: str, scene: Scene, store: PostgresTaskStore) -> object:
@@ -219,6 +254,11 @@ PAIRS: list[tuple[Prepare, Do, Do]] = [
     (running, commit, end),
     (running, end, cancel),
     (running, end, end),
+    (two_running, end_two, cancel),
+    (two_running, end_two, end),
+    (two_running, end_two, commit),
+    (two_running, end_two, renew),
+    (two_late, end_two, take_over),
     (running, end_within, cancel),
     (running, end_within, end),
     (running, commit_within, cancel),
@@ -284,7 +324,7 @@ def test_every_schedule_gives_what_one_order_gives(
         def begin() -> tuple[Call, Call]:
             ground.empty()
             scene.make = RecordMaker(own_fields=False)
-            scene.lease = scene.record = scene.expired = None
+            scene.lease = scene.record = scene.expired = scene.beside = None
             prepare(scene)
             return partial(one, "A", scene), partial(other, "B", scene)
 

@@ -19,6 +19,7 @@ from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
 from task_tracker.errors import CapabilityMissing
 from task_tracker.records import TaskKey
+from task_tracker.store import Stored
 from task_tracker.testing import RecordMaker
 from task_tracker.testing.answers import claimed_by
 from tests.core.support import PATIENCE
@@ -81,6 +82,31 @@ def test_claims_are_told_however_they_are_made(store: PostgresTaskStore, ear: Ea
     store.claim_several(2, holder="w", task_types=[("reindex", 1)])
     assert ear.heard() == [("changes", news_of(record.key)) for record in records[1:3]]
     store.claim(records[3].key, holder="w", count_attempt=False)
+    assert ear.heard() == []
+
+
+def test_ends_are_told_however_many_come_together(
+    ground: Ground, store: PostgresTaskStore, ear: Ear, make: RecordMaker
+) -> None:
+    """Each once; and those of a store that tells nobody, or while nobody listens, are not."""
+
+    def end(store: PostgresTaskStore) -> list[tuple[str, str]]:
+        for _ in range(2):
+            store.create(make(handler_version=1))
+        claimed = store.claim_several(2, holder="w", task_types=[("reindex", 1)])
+        ear.heard()
+        ends = [
+            (lease, transitions.completed(of.record, of.record.updated_at, b"1")) for lease, of in claimed
+        ]
+        assert all(isinstance(found, Stored) for found in store.end_several(ends))
+        return [("changes", news_of(lease.key)) for lease, _ in claimed]
+
+    assert sorted(end(store)) == sorted(ear.heard())
+    with closing(ground.store(listen=False)) as silent:
+        assert end(silent)
+    assert ear.heard() == []
+    ground.run("UPDATE {listeners} SET until = clock_timestamp()")
+    assert end(store)
     assert ear.heard() == []
 
 

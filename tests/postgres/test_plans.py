@@ -97,3 +97,22 @@ def test_table_that_was_altered_is_planned_anew(
     store.renew(lease)
     assert lease.cancel_requested.is_set()
     ground.run("ALTER TABLE {tasks} ALTER holder TYPE text")  # as other tests expect it
+
+
+def test_rows_that_are_claimed_are_found_without_a_search(
+    ground: Ground, store: PostgresTaskStore, make: RecordMaker
+) -> None:
+    """Also by a server that has not counted the rows yet: in the queue's index, and then by their places."""
+    for _ in range(200):
+        store.create(make(handler_version=1))
+    table = ground.names.table("tasks").rpartition(".")[2]
+    connection = store._connections.take()
+    try:
+        params = {"types": ["reindex"], "versions": [1], "depth": 16, "most": 4}
+        lines = connection.execute(b"EXPLAIN " + store._database.statements["next"], params).fetchall()
+    finally:
+        store._connections.give_back(connection)
+    plan = "\n".join(line for (line,) in lines)
+    assert "Tid Scan" in plan
+    assert f"Seq Scan on {table}" not in plan
+    assert "_waiting" not in plan

@@ -21,15 +21,17 @@ WHERE {of_key} AND t.revision = %(revision)s AND t.epoch = %(before)s AND t.toke
 RETURNING t.revision, {told}
 
 -- name: hold_all
--- Claim rows that are locked, each with its record: of what is said of them only the state changes.
+-- Claim rows that are locked, each with its record: of what is said of them only the state changes. The lists are in
+-- selects of their own so that the server does not count what is in them: then it keeps the plan.
 UPDATE {tasks} t
 SET record = s.record::json, revision = DEFAULT, status = s.status,
     epoch = s.epoch, token = s.token, holder = %(holder)s, attempts = s.attempts,
     since = coalesce(t.since, clock_timestamp()), heartbeat_at = clock_timestamp(),
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 FROM unnest(
-    %(account_ids)s::text[], %(user_ids)s::text[], %(task_ids)s::text[], %(records)s::text[],
-    %(statuses)s::text[], %(epochs)s::bigint[], %(tokens)s::text[], %(attempts)s::bigint[], %(news)s::text[]
+    (SELECT %(account_ids)s::text[]), (SELECT %(user_ids)s::text[]), (SELECT %(task_ids)s::text[]),
+    (SELECT %(records)s::text[]), (SELECT %(statuses)s::text[]), (SELECT %(epochs)s::bigint[]),
+    (SELECT %(tokens)s::text[]), (SELECT %(attempts)s::bigint[]), (SELECT %(news)s::text[])
 ) AS s (account_id, user_id, task_id, record, status, epoch, token, attempts, news)
 WHERE t.account_id = s.account_id AND t.user_id = s.user_id AND t.task_id = s.task_id
 RETURNING t.token, t.revision,
@@ -56,6 +58,41 @@ UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(k
 -- The last write under a lease: the end, or the return of the task to the others.
 UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s)
 RETURNING t.revision, {told}
+
+-- name: end_all
+-- The same for several ends. A row that somebody else has locked is left out, so that none of the others is held up, nor
+-- the heartbeats of any: it is written by itself.
+WITH held AS MATERIALIZED (
+    SELECT t.ctid AS place, s.*
+    FROM unnest(
+        (SELECT %(account_ids)s::text[]), (SELECT %(user_ids)s::text[]), (SELECT %(task_ids)s::text[]),
+        (SELECT %(records)s::text[]), (SELECT %(creations)s::text[]), (SELECT %(tokens)s::text[]),
+        (SELECT %(epochs)s::bigint[]), (SELECT %(task_types)s::text[]), (SELECT %(statuses)s::text[]),
+        (SELECT %(resource_ids)s::text[]), (SELECT %(kinds)s::text[]), (SELECT %(created_ats)s::float8[]),
+        (SELECT %(handler_versions)s::bigint[]), (SELECT %(priorities)s::bigint[]), (SELECT %(not_befores)s::float8[]),
+        (SELECT %(ended_ats)s::float8[]), (SELECT %(news)s::text[])
+    ) WITH ORDINALITY AS s (
+        account_id, user_id, task_id, record, creation, token, epoch, task_type, status, resource_id, kind, created_at,
+        handler_version, priority, not_before, ended_at, news, number
+    )
+    JOIN {tasks} t ON t.account_id = s.account_id AND t.user_id = s.user_id AND t.task_id = s.task_id
+    WHERE t.token = s.token AND t.epoch = s.epoch AND t.creation = s.creation
+        AND t.lease_expires_at > clock_timestamp()
+    FOR NO KEY UPDATE OF t SKIP LOCKED
+)
+UPDATE {tasks} t
+SET record = h.record::json, revision = DEFAULT, unreadable = false,
+    task_type = h.task_type, status = h.status, resource_id = h.resource_id,
+    kind = decode(h.kind, 'hex'), blocks = false, alone = false,
+    created_at = h.created_at, handler_version = h.handler_version, priority = h.priority,
+    not_before = h.not_before, deferred = false, ended_at = h.ended_at,
+    token = NULL, holder = NULL, since = NULL, heartbeat_at = NULL, lease_expires_at = NULL
+FROM held h
+WHERE t.ctid = h.place
+RETURNING h.number, t.revision,
+    CASE WHEN h.news IS NOT NULL AND EXISTS (
+        SELECT FROM {listeners} l WHERE {listens} AND l.changes
+    ) THEN pg_notify({changes_channel}, h.news) IS NOT NULL END
 
 -- name: look_held
 -- The last word of a transaction that writes nothing here: nobody takes the lease before it has ended.
@@ -103,9 +140,9 @@ NOT EXISTS (SELECT FROM {paused} p WHERE p.task_type = k.task_type)
 
 -- fragment: heads
 -- The heads of all kinds, in one order.
-SELECT c.account_id, c.user_id, c.task_id
+SELECT c.place
 FROM {kinds} CROSS JOIN LATERAL (
-    SELECT t.account_id, t.user_id, t.task_id, t.priority, t.created_at FROM {tasks} t
+    SELECT t.ctid AS place, t.task_id, t.priority, t.created_at FROM {tasks} t
     WHERE {waits} AND t.task_type = k.task_type AND t.handler_version = k.version
     ORDER BY t.priority DESC, t.created_at, t.task_id
     LIMIT %(depth)s
@@ -115,7 +152,9 @@ ORDER BY c.priority DESC, c.created_at, c.task_id
 LIMIT %(depth)s
 
 -- fragment: is_due
-EXISTS (SELECT FROM {tasks} d WHERE d.deferred AND d.not_before <= {unix_now})
+-- Of those for later the first one is looked at: asked whether there is any, a server that has not counted the rows yet
+-- reads the table.
+coalesce((SELECT d.not_before FROM {tasks} d WHERE d.deferred ORDER BY d.not_before LIMIT 1) <= {unix_now}, false)
 
 -- name: waiting
 -- Whether there may be something to claim, and whether a start time has come. Locks nothing.
@@ -147,10 +186,11 @@ GROUP BY t.task_type
 
 -- name: next
 -- The first of the heads that nobody has locked, and whether a start time has come that is not in the queue yet. What
--- changed since it was seen is looked at again when it is locked.
+-- changed since it was seen is looked at again when it is locked. Heads are found by their places, which do not change
+-- within a statement: there is no index that a server that has not counted the rows yet could choose wrongly.
 SELECT {row}, {is_due}
 FROM ({heads}) h
-JOIN {tasks} t ON t.account_id = h.account_id AND t.user_id = h.user_id AND t.task_id = h.task_id
+JOIN {tasks} t ON t.ctid = h.place
 WHERE {waits}
 ORDER BY t.priority DESC, t.created_at, t.task_id
 LIMIT %(most)s

@@ -14,6 +14,7 @@ _PARTS = (
     "coordination",
     "creating",
     "deleting",
+    "ending",
     "handing_over",
     "heartbeats",
     "lease_processes",
@@ -42,6 +43,7 @@ from task_tracker.testing.contract.claiming import ClaimingContract  # noqa: E40
 from task_tracker.testing.contract.coordination import CoordinationContract  # noqa: E402
 from task_tracker.testing.contract.creating import CreatingContract  # noqa: E402
 from task_tracker.testing.contract.deleting import DeletingContract  # noqa: E402
+from task_tracker.testing.contract.ending import EndingContract  # noqa: E402
 from task_tracker.testing.contract.handing_over import HandingOverContract  # noqa: E402
 from task_tracker.testing.contract.heartbeats import HeartbeatContract  # noqa: E402
 from task_tracker.testing.contract.lease_processes import LeaseProcessContract  # noqa: E402
@@ -90,6 +92,7 @@ class LeaseStoreContract(
     HeartbeatContract,
     TakeOverContract,
     HandingOverContract,
+    EndingContract,
     CancellingContract,
     CoordinationContract,
     TakingInContract,
