@@ -74,6 +74,11 @@ class Calls:
         """How many threads wait for a call."""
         return self._threads.idle
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a thread."""
+        return len(self._threads)
+
     def expand(self) -> bool:
         """Have one thread more, unless there are as many as there may be; False if the system has none."""
         return self._threads.expand()

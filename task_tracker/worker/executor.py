@@ -131,6 +131,11 @@ class Executor:
         """How many handlers, or their ``on_failure``, go on although their attempts are over."""
         return self._starter.left_behind
 
+    @property
+    def writes_wait(self) -> bool:
+        """Whether calls to the store wait for a thread. From any thread."""
+        return self._store_calls.waiting > 0
+
     async def execute(self, lease: Lease, stored: Stored) -> Ended:
         """Run one attempt of a task that was just claimed, and settle it. Raises nothing but CancelledError.
 

@@ -2,8 +2,8 @@
 
 Owns when the store is asked, and what was claimed until it is started. Runs on the worker's event loop, so that nothing
 more is claimed while a handler blocks it: others may take those tasks, and what was just claimed is given back to them.
-The one exception saves a way to the loop and back for each task: the thread that has written the end of an attempt
-claims the next task for its slot (:meth:`ClaimLoop.ahead`). Refuses to know what is done with a claimed task.
+The one exception saves a way to the loop and back for each task: the thread that has written the ends of attempts
+claims the next tasks for their slots (:meth:`ClaimLoop.ahead`). Refuses to know what is done with a claimed task.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
 _TURNS_TO_BEGIN: Final = 2
 """Of the loop: one for the attempt, one for the handler."""
+_MOST_OWED: Final = 8
+"""Slots that may stay empty while ends are written."""
 
 Claimed = tuple[Lease, Stored]
 
@@ -188,8 +190,10 @@ class ClaimLoop:
         self._unstarted: deque[Claimed] = deque()
         self._claims_under_way: dict[object, float] = {}
         self._going_ahead = threading.Lock()
-        self._is_ahead = False
-        """A thread claims ahead, or is about to."""
+        self._ahead = 0
+        """What a thread claims ahead, or is about to."""
+        self._owed = 0
+        """Slots for which none of the threads has claimed yet, since it has more ends to write."""
         self._may_go_ahead = False
         self._news = asyncio.Event()
         self._stopping = False
@@ -204,43 +208,47 @@ class ClaimLoop:
         """Have it look for work now: a task may wait, a slot may be free. On the loop's thread."""
         self._news.set()
 
-    def ahead(self) -> After | None:
+    def ahead(self, *, others_wait: bool) -> After | None:
         """Claim one in this thread, for the slot of an attempt whose end was just written and is not known yet.
 
-        By one thread at a time, whatever the store does, so that others are left for what is to be written. Not where
-        the loop, which asks for all free slots, has them for the price of one.
+        If other calls wait for a thread, that is left to who writes the next end: what is claimed for several slots at
+        once costs less. By one thread at a time, whatever the store does, so that others are left for what is to be
+        written. Not where the loop, which asks for all free slots, has them for the price of one.
         """
         with self._going_ahead:
             if (
-                self._is_ahead
+                self._ahead
                 or not self._may_go_ahead
                 or self._claimer.is_short
                 or self._claimer.takes_together
             ):
                 return None
-            self._is_ahead = True
+            self._owed += 1
+            if others_wait and self._owed < _MOST_OWED:
+                return None
+            self._ahead, self._owed = self._owed, 0
         return self._claim_ahead
 
     def _claim_ahead(self) -> Callable[[], None]:
         claim = object()
         self._claims_under_way[claim] = self._clock.monotonic()
         try:
-            batch = self._claim(1)
+            batch = self._claim(self._ahead)
         finally:
             del self._claims_under_way[claim]
-            self._is_ahead = False  # last: what was claimed is among the unstarted ones
+            self._ahead = 0  # last: what was claimed is among the unstarted ones
         self._note(batch)
         return self._news.set
 
     @property
     def is_owing(self) -> bool:
         """Whether something is claimed and not started, or may be in a moment."""
-        return self._is_ahead or bool(self._unstarted)
+        return self._ahead > 0 or bool(self._unstarted)
 
     @property
     def free(self) -> int:
         """For how many more tasks there are slots."""
-        ahead = self._is_ahead  # first: what it claims is among the unstarted ones before it has ended
+        ahead = self._ahead  # first: what is claimed is among the unstarted ones before it has ended
         return self._slots.free - ahead - len(self._unstarted)
 
     def go_ahead(self) -> None:
@@ -268,7 +276,7 @@ class ClaimLoop:
             self._news.clear()
             while (claimed := self._next_unstarted()) is not None:
                 await self._refuse(*claimed)
-            if self._is_ahead:
+            if self._ahead:
                 await self._news.wait()
 
     async def run(self) -> None:
@@ -301,6 +309,8 @@ class ClaimLoop:
 
     async def fill(self, free: int) -> Batch:
         """Claim up to ``free`` tasks and start them."""
+        with self._going_ahead:
+            self._owed = 0  # for what is free by now, this is the claim
         try:
             batch = await self._ask(free)
         except NoThread as error:

@@ -91,7 +91,7 @@ class Shift:
             hooks=terms.hooks,
             threads=terms.concurrency,
             default_timeout_seconds=terms.timeout_seconds,
-            ahead=lambda: self._claims.ahead(),  # noqa: PLW0108  # made below
+            ahead=lambda: self._claims.ahead(others_wait=self._executor.writes_wait),
         )
         self.crew = Crew(
             self._executor, self._heartbeats, self._slots, terms.registry, clock, self._attempt_ended
