@@ -143,9 +143,9 @@ class Executor:
         """
         began_at = self._clock.monotonic()
         attempt = self._begin(lease, stored)
-        self._hooks.tell(
-            "attempt_started", stored.record, seconds=max(0.0, self._clock.now() - stored.record.created_at)
-        )
+        if self._hooks.are_there:
+            waited = max(0.0, self._clock.now() - stored.record.created_at)
+            self._hooks.tell("attempt_started", stored.record, seconds=waited)
         try:
             with self._access.changes.subscribed(lease.key, lambda: self._look_for_wish(lease)):
                 ended = await self._finisher.finish(attempt, await self._outcome(attempt))
@@ -300,7 +300,8 @@ class Executor:
         Its time has not begun: neither an import nor the wait for a thread is part of it.
         """
         problem: NoThread | None = None
-        for number, pause in enumerate(pauses(self._clock)):
+        waits = pauses(self._clock)
+        for number in range(_THREAD_TRIES + 1):
             try:
                 return await self._start_now(attempt, timeout)
             except NoThread as error:
@@ -310,7 +311,7 @@ class Executor:
                 break
             # Meanwhile the slot is taken, so that no more is claimed than could be begun.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(attempt.told.wait(), pause)
+                await asyncio.wait_for(attempt.told.wait(), next(waits))
         _log.warning(
             "task %s is given back, there is no thread for it: %s",
             attempt.lease.key.task_id,
