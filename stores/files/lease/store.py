@@ -597,7 +597,8 @@ class LeaseTaskStore(FileStore, LeaseStore):
     @staticmethod
     def _seen(record: TaskRecord, version: FileVersion) -> _Seen:
         seen = tuple.__new__(_Seen, version)
-        seen.active = None if record.status.is_terminal else record
+        if not record.status.is_terminal:
+            seen.active = record
         return seen
 
     def _with_seen(self, stored: Stored) -> Stored:

@@ -100,7 +100,7 @@ def _go_on(
 
 
 def same_epoch(self: EntryName, token: str, *, above: int = 0) -> EntryName:
-    return self._replace(epoch=max(self.epoch, 1, above), token=token, settled=False)
+    return self._replace(epoch=max(self.epoch, 1, above), token=token, settled=True)
 
 
 def any_state(entry: Entry, record: TaskRecord) -> bool:
