@@ -75,9 +75,9 @@ class Calls:
         return self._threads.idle
 
     @property
-    def waiting(self) -> int:
-        """How many calls wait for a thread."""
-        return len(self._threads)
+    def has_more(self) -> bool:
+        """Whether a call waits for nothing but a thread. From any thread."""
+        return self._threads.has_more
 
     def expand(self) -> bool:
         """Have one thread more, unless there are as many as there may be; False if the system has none."""

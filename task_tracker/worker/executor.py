@@ -133,8 +133,8 @@ class Executor:
 
     @property
     def writes_wait(self) -> bool:
-        """Whether calls to the store wait for a thread. From any thread."""
-        return self._store_calls.waiting > 0
+        """Whether calls to the store wait for nothing but a thread. From any thread."""
+        return self._store_calls.has_more
 
     async def execute(self, lease: Lease, stored: Stored) -> Ended:
         """Run one attempt of a task that was just claimed, and settle it. Raises nothing but CancelledError.
