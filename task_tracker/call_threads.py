@@ -72,6 +72,12 @@ class CallThreads:
         """Return how many calls wait for a thread."""
         return len(self._waiting)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a call waits for nothing but a thread."""
+        with self._changed:
+            return any(self._may_run(call) for call in self._waiting.values())
+
     def submit(self, run: Callable[[], Any], share: Share | None = None) -> Future[Any]:
         """Have ``run`` called as soon as a thread is free and its ``share`` is not used up. Raises NoThread."""
         future: Future[Any] = Future()

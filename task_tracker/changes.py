@@ -7,13 +7,30 @@ it tells of them (:mod:`task_tracker.watched`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from task_tracker.forks import renew_after_fork
 from task_tracker.records import TaskKey
 
 __all__ = ["Changes"]
+
+
+class _Subscription:
+    """One who waits, as a context manager (a generator would cost twice as much)."""
+
+    __slots__ = ("_callback", "_changes", "_key")
+
+    def __init__(self, changes: Changes, key: TaskKey, callback: Callable[[], None]) -> None:
+        self._changes = changes
+        self._key = key
+        self._callback = callback
+
+    def __enter__(self) -> None:
+        self._changes.add(self._key, self._callback)
+
+    def __exit__(self, *_: object) -> None:
+        self._changes.remove(self._key, self._callback)
 
 
 class Changes:
@@ -28,19 +45,22 @@ class Changes:
         self._lock = threading.Lock()
         self._callbacks: dict[TaskKey, list[Callable[[], None]]] = {}
 
-    @contextmanager
-    def subscribed(self, key: TaskKey, callback: Callable[[], None]) -> Iterator[None]:
+    def subscribed(self, key: TaskKey, callback: Callable[[], None]) -> AbstractContextManager[None]:
         """Have ``callback`` called after every change of ``key`` while the block runs, in the writer's thread."""
+        return _Subscription(self, key, callback)
+
+    def add(self, key: TaskKey, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called from now on."""
         with self._lock:
             self._callbacks.setdefault(key, []).append(callback)
-        try:
-            yield
-        finally:
-            with self._lock:
-                callbacks = self._callbacks[key]
-                callbacks.remove(callback)
-                if not callbacks:
-                    del self._callbacks[key]
+
+    def remove(self, key: TaskKey, callback: Callable[[], None]) -> None:
+        """Have it called no more."""
+        with self._lock:
+            callbacks = self._callbacks[key]
+            callbacks.remove(callback)
+            if not callbacks:
+                del self._callbacks[key]
 
     def announce(self, key: TaskKey) -> None:
         """Tell all who wait for ``key``."""

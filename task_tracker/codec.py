@@ -54,6 +54,7 @@ _ENCODED_EXTENSIONS: Final = {
     "history": "history_json",
 }
 _EXTENSIONS: Final = (*_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS)
+_WRITTEN_EXTENSIONS: Final = tuple((name, name in _ENCODED_EXTENSIONS) for name in _EXTENSIONS)
 _READ_EXTENSIONS: Final = attrgetter(
     *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS.values(), "attempt", "extra_json"
 )
@@ -119,9 +120,9 @@ def encode_record(record: TaskRecord) -> bytes:
 
 def _add_extensions(document: dict[str, Any], extensions: tuple[Any, ...]) -> None:
     *values, attempt, extra_json = extensions
-    for name, value in zip(_EXTENSIONS, values, strict=True):
+    for (name, is_encoded), value in zip(_WRITTEN_EXTENSIONS, values, strict=True):
         if value is not None:
-            document[name] = orjson.Fragment(value) if name in _ENCODED_EXTENSIONS else value
+            document[name] = orjson.Fragment(value) if is_encoded else value
     if attempt is not None:
         document["attempt"] = attempt
     if extra_json is not None:
@@ -247,15 +248,15 @@ def _build(document: dict[str, Any], key: TaskKey) -> TaskRecord:
     if result is not None:
         known["result_json"] = compact(orjson.dumps(result))
     if len(document) > len(_TEN) or not document.keys() <= _KNOWN:
-        known |= _extensions(document)
+        _add_known(document, known)
     record = TaskRecord.of(**known)
     if record.task_id != key.task_id or (record.account_id, record.user_id) != key[:2]:
         raise ValueError(f"it says it is task {record.task_id!r} of {record.account_id!r}/{record.user_id!r}")
     return record
 
 
-def _extensions(document: dict[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {}
+def _add_known(document: dict[str, Any], known: dict[str, Any]) -> None:
+    """Add the extensions in ``document`` to what is ``known`` of a record."""
     strangers: dict[str, Any] = {}
     for name, value in document.items():
         if name in _THE_TEN:
@@ -276,7 +277,6 @@ def _extensions(document: dict[str, Any]) -> dict[str, Any]:
             known[name] = _typed(document, name, _PLAIN_EXTENSIONS[name])
     if strangers:
         known["extra_json"] = compact(orjson.dumps(strangers))
-    return known
 
 
 def _attempt(value: dict[str, Any]) -> Attempt:

@@ -59,26 +59,28 @@ class KeyedLocks:
         """Take the lock of ``key``; False if it could not be had within ``timeout_seconds``."""
         with self._guard:
             lock = self._locks.get(key)
-            if lock is None:
+            if lock is None:  # as nearly always: nobody has seen it yet, so that it is had at once
                 lock = self._locks[key] = threading.Lock()
                 self._users[key] = 1
-            else:
-                self._users[key] += 1
+                return lock.acquire()
+            self._users[key] += 1
         held = False
         try:
             held = lock.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds)
             return held
         finally:
             if not held:
-                self._leave(key)
+                with self._guard:
+                    self._leave(key)
 
     def release(self, key: Hashable) -> None:
         """Give back the lock of ``key``, which the caller holds."""
-        self._locks[key].release()
-        self._leave(key)
+        with self._guard:
+            self._locks[key].release()
+            self._leave(key)
 
     def _leave(self, key: Hashable) -> None:
-        with self._guard:
-            self._users[key] -= 1
-            if not self._users[key]:
-                del self._users[key], self._locks[key]
+        """Count a user off; under the guard."""
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key], self._locks[key]

@@ -190,7 +190,10 @@ class TaskRecord:
 
         For records that are read: a call of the class takes more than twice as long.
         """
-        return _BLANK.changed(**known)
+        draft = _drafted(_BLANK)
+        for name, value in known.items():
+            setattr(draft, name, value)
+        return _frozen(draft)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the public view: no owner, no credentials, no lease token, credentials in values masked.

@@ -27,6 +27,7 @@ import orjson
 from task_tracker import codec, defaults
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import CapabilityMissing, CorruptRecord, SettingsError
+from task_tracker.flags import Flag
 from task_tracker.records import ACTIVE, TaskKey, TaskRecord, TaskStatus
 
 if TYPE_CHECKING:
@@ -397,8 +398,8 @@ class Lease:
     holder: str
     attempt_count: int = 0
     """Attempts counted so far, this one included if it counts."""
-    lost: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
-    cancel_requested: threading.Event = dataclasses.field(default_factory=threading.Event, repr=False)
+    lost: threading.Event = dataclasses.field(default_factory=Flag, repr=False)
+    cancel_requested: threading.Event = dataclasses.field(default_factory=Flag, repr=False)
 
     @property
     def fence(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from typing import Final
 
 __all__ = ["exchange"]
@@ -16,6 +17,8 @@ __all__ = ["exchange"]
 # linux/fs.h and fcntl.h; renameat2(2) has been in glibc since 2.28.
 _EXCHANGE: Final = 2
 _HERE: Final = -100
+_ENCODING: Final = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+"""What ``os.fsencode`` does, which takes as long as the rest."""
 
 
 def _find() -> ctypes._NamedFuncPointer | None:
@@ -34,6 +37,6 @@ def exchange(one: str, other: str) -> None:
     """Swap what two names stand for. Raises OSError: ENOSYS, EINVAL where that cannot be; ENOENT if one is missing."""
     if _RENAMEAT2 is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), one)
-    if _RENAMEAT2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+    if _RENAMEAT2(_HERE, one.encode(*_ENCODING), _HERE, other.encode(*_ENCODING), _EXCHANGE):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), one)

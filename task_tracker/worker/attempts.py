@@ -7,7 +7,6 @@ rows of others. Refuses to decide how an attempt ends.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
@@ -55,6 +54,24 @@ class EndInHand(NamedTuple):
     mark: int
 
 
+class _ToldOfLoss:
+    """Has a lease count as lost once a write says so (a generator would cost twice as much)."""
+
+    __slots__ = ("_holdings", "_lease")
+
+    def __init__(self, holdings: Holdings, lease: Lease) -> None:
+        self._holdings = holdings
+        self._lease = lease
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, LeaseLost):
+            # It may be the signal's, which knows already.
+            self._holdings.lose(self._lease, str(error))
+
+
 class AttemptRecord:
     """Thread-safe; calls block as the store does. ``locks`` are those that the heartbeats look at."""
 
@@ -75,6 +92,7 @@ class AttemptRecord:
         self._locks = locks
         self._clock = clock
         self._record = stored.record
+        self._told_of_loss = _ToldOfLoss(holdings, lease)
         self._noting = threading.Lock()
         self._progress = Progress(stored.record.progress, written_percent=stored.record.progress)
         self._settled: TaskRecord | None = None
@@ -117,7 +135,7 @@ class AttemptRecord:
             changed = self._changed(step)
             if changed is before:
                 return before
-            with self._told_of_loss():
+            with self._told_of_loss:
                 stored = self._write(self._store.commit, changed)
             self._took(stored)
             return stored.record
@@ -143,7 +161,7 @@ class AttemptRecord:
                 changed = self._changed(step, error=error, error_code=error_code)
                 operation = self._store.end if changed.status.is_terminal else self._store.release
                 try:
-                    with self._told_of_loss():
+                    with self._told_of_loss:
                         stored = self._write(operation, changed)
                 except LeaseLost:
                     raise
@@ -183,7 +201,7 @@ class AttemptRecord:
             if found is None:
                 return None
             if isinstance(found, BaseException):
-                with self._told_of_loss():
+                with self._told_of_loss:
                     raise found
             self._access.note(found, end.mark)
             self._end(found)
@@ -216,7 +234,7 @@ class AttemptRecord:
             with self._locks.hold(self.lease.key):
                 self._ready()
                 changed = self._record if how == "look" else self._changed(step)
-                with self._told_of_loss():
+                with self._told_of_loss:
                     return self._commit_within(within, how, changed, check)
         finally:
             within.roll_back()  # nothing happens after a commit
@@ -297,15 +315,6 @@ class AttemptRecord:
         self._resolve()
         return self._hold()
 
-    @contextlib.contextmanager
-    def _told_of_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except LeaseLost as lost:
-            # It may be the signal's, which knows already.
-            self._holdings.lose(self.lease, str(lost))
-            raise
-
     def _took(self, stored: Stored) -> None:
         """The lease goes on."""
         self._take(stored)
@@ -333,8 +342,9 @@ class AttemptRecord:
         current = before
         if self.lease.cancel_requested.is_set() and current.status is TaskStatus.RUNNING:
             current = transitions.request_cancel(current, now)
-        with self._noting:
-            current = self._progress.applied(current, now)
+        if self._progress.is_noted:  # else there is nothing to apply
+            with self._noting:
+                current = self._progress.applied(current, now)
         changed = step(current)
         return changed if changed is before else noted(before, changed, error=error, error_code=error_code)
 

@@ -78,6 +78,11 @@ class Calls:
         """How many threads wait for a call."""
         return self._threads.idle
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a call waits for nothing but a thread. From any thread."""
+        return self._threads.has_more
+
     def expand(self) -> bool:
         """Have one thread more, unless there are as many as there may be; False if the system has none."""
         return self._threads.expand()
@@ -222,17 +227,25 @@ class Kept:
         return len(self._tasks)
 
     def start(
-        self, coroutine: Coroutine[Any, Any, _T], name: str, context: contextvars.Context | None = None
+        self,
+        coroutine: Coroutine[Any, Any, _T],
+        name: str,
+        context: contextvars.Context | None = None,
+        on_end: Callable[[asyncio.Task[_T]], None] | None = None,
     ) -> asyncio.Task[_T]:
-        """Start a task and keep it until it has ended."""
+        """Start a task and keep it until it has ended, of which ``on_end`` is told."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._let_go)
+        task.add_done_callback(self._let_go if on_end is None else partial(self._let_go, on_end=on_end))
         return task
 
-    def _let_go(self, task: asyncio.Task[Any]) -> None:
+    def _let_go(
+        self, task: asyncio.Task[Any], on_end: Callable[[asyncio.Task[Any]], None] | None = None
+    ) -> None:
         self._tasks.discard(task)
         look_at(task)
+        if on_end is not None:
+            on_end(task)
 
     def cancel(self) -> list[asyncio.Task[Any]]:
         """Cancel all of them and return them."""

@@ -71,6 +71,11 @@ class Progress:
             or monotonic - self.written_at >= WORTH_SECONDS
         )
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether there is anything that a record may not show yet."""
+        return self.percent is not None or self.message is not None or self.stage is not None
+
     def applied(self, record: TaskRecord, now: float) -> TaskRecord:
         """Return ``record`` with what is noted."""
         return transitions.progressed(

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import dataclasses
 import logging
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
 from task_tracker.call_threads import NoThread, Share
 from task_tracker.clock import Clock
@@ -42,8 +41,7 @@ _log = logging.getLogger("task_tracker")
 _CALLS_PER_TASK: Final = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """What a context stands on."""
 
     attempt: AttemptRecord

@@ -133,6 +133,11 @@ class Executor:
         """How many handlers, or their ``on_failure``, go on although their attempts are over."""
         return self._starter.left_behind
 
+    @property
+    def writes_wait(self) -> bool:
+        """Whether the store has to end others, one by one, that wait for nothing but a thread. From any thread."""
+        return self._store_calls.has_more and not self._store.ends_together
+
     async def execute(self, lease: Lease, stored: Stored) -> Ended:
         """Run one attempt of a task that was just claimed, and settle it. Raises nothing but CancelledError.
 
@@ -140,9 +145,9 @@ class Executor:
         """
         began_at = self._clock.monotonic()
         attempt = self._begin(lease, stored)
-        self._hooks.tell(
-            "attempt_started", stored.record, seconds=max(0.0, self._clock.now() - stored.record.created_at)
-        )
+        if self._hooks.are_there:
+            waited = max(0.0, self._clock.now() - stored.record.created_at)
+            self._hooks.tell("attempt_started", stored.record, seconds=waited)
         try:
             with self._access.changes.subscribed(lease.key, lambda: self._look_for_wish(lease)):
                 ended = await self._finisher.finish(attempt, await self._outcome(attempt))
@@ -297,7 +302,8 @@ class Executor:
         Its time has not begun: neither an import nor the wait for a thread is part of it.
         """
         problem: NoThread | None = None
-        for number, pause in enumerate(pauses(self._clock)):
+        waits = pauses(self._clock)
+        for number in range(_THREAD_TRIES + 1):
             try:
                 return await self._start_now(attempt, timeout)
             except NoThread as error:
@@ -307,7 +313,7 @@ class Executor:
                 break
             # Meanwhile the slot is taken, so that no more is claimed than could be begun.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(attempt.told.wait(), pause)
+                await asyncio.wait_for(attempt.told.wait(), next(waits))
         _log.warning(
             "task %s is given back, there is no thread for it: %s",
             attempt.lease.key.task_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -229,7 +230,8 @@ class Finisher:
             return attempt.record.settle(ending.step, error=ending.error, error_code=ending.error_code)
 
         try:
-            for number, pause in enumerate(pauses(self._clock)):
+            waits = pauses(self._clock)
+            for number in itertools.count():
                 try:
                     if together and number == 0:
                         ended = await self._ends.write(attempt.record, ending, frees_slot=frees_slot)
@@ -244,8 +246,8 @@ class Finisher:
                             error,
                             extra={"event": "outcome_waits", "task_id": task_id},
                         )
-                await asyncio.sleep(pause)
-            raise AssertionError("pauses never end")
+                await asyncio.sleep(next(waits))
+            raise AssertionError("numbers never end")
         except LeaseLost as error:
             return Lost(str(error))
         except Exception as error:  # noqa: BLE001  # the lease expires, and whoever rescues the task decides

@@ -29,22 +29,32 @@ def noted(
         return after
     entries = after.history or [{"at": after.created_at, "status": TaskStatus.PENDING.value}]
     claim = _claim(before)
-    if claim is not None and not any(_is_same_claim(entry, claim) for entry in entries):
+    if claim is not None and not any(claim.items() <= entry.items() for entry in entries):
         entries.append(claim)
-    entry: dict[str, Any] = {"at": after.updated_at, "status": after.status.value}
-    ended = after.status.is_terminal
-    details = {
-        "attempt": before.attempt.count if before.attempt is not None else None,
-        "stage": None if ended else after.stage,
-        "error": after.error if ended else error,
-        "error_code": after.error_code if ended else error_code,
-        "not_before": after.not_before if after.status is TaskStatus.PENDING else None,
-    }
-    entry |= {name: value for name, value in details.items() if value is not None}
-    entries.append(entry)
+    entries.append(_entry(before, after, error, error_code))
     if len(entries) > MAX_ENTRIES:
         entries = [entries[0], *entries[1 - MAX_ENTRIES :]]
     return after.changed(history_json=compact(orjson.dumps(entries)))
+
+
+def _entry(
+    before: TaskRecord, after: TaskRecord, error: str | None, error_code: str | None
+) -> dict[str, Any]:
+    """Return the entry of a change, with what there is to say of it."""
+    entry: dict[str, Any] = {"at": after.updated_at, "status": after.status.value}
+    if before.attempt is not None:
+        entry["attempt"] = before.attempt.count
+    if after.status.is_terminal:
+        error, error_code = after.error, after.error_code
+    elif after.stage is not None:
+        entry["stage"] = after.stage
+    if error is not None:
+        entry["error"] = error
+    if error_code is not None:
+        entry["error_code"] = error_code
+    if after.not_before is not None and after.status is TaskStatus.PENDING:
+        entry["not_before"] = after.not_before
+    return entry
 
 
 def _claim(record: TaskRecord) -> dict[str, Any] | None:
@@ -52,7 +62,3 @@ def _claim(record: TaskRecord) -> dict[str, Any] | None:
     if record.started_at is None or record.attempt is None or record.attempt.count == 0:
         return None
     return {"at": record.started_at, "status": TaskStatus.RUNNING.value, "attempt": record.attempt.count}
-
-
-def _is_same_claim(entry: dict[str, Any], claim: dict[str, Any]) -> bool:
-    return all(entry.get(name) == value for name, value in claim.items())

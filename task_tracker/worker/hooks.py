@@ -80,6 +80,11 @@ class Hooks:
             raise SettingsError(f"hooks is {hooks!r:.80}; give a list of functions")
         return cls(*hooks, clock=clock)
 
+    @property
+    def are_there(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._hooks)
+
     def begin(self) -> None:
         """Tell them on a thread of their own from now on. Twice is safe."""
         if self._hooks and self._threads is None:

@@ -2,8 +2,8 @@
 
 Owns when the store is asked, and what was claimed until it is started. Runs on the worker's event loop, so that nothing
 more is claimed while a handler blocks it: others may take those tasks, and what was just claimed is given back to them.
-The one exception saves a way to the loop and back for each task: the thread that has written the end of an attempt
-claims the next task for its slot (:meth:`ClaimLoop.ahead`). Refuses to know what is done with a claimed task.
+The one exception saves a way to the loop and back for each task: the thread that has written the ends of attempts
+claims the next tasks for their slots (:meth:`ClaimLoop.ahead`). Refuses to know what is done with a claimed task.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
 _TURNS_TO_BEGIN: Final = 2
 """Of the loop: one for the attempt, one for the handler."""
+_MOST_OWED: Final = 8
+"""Slots that may stay empty while ends are written."""
 
 Claimed = tuple[Lease, Stored]
 
@@ -186,6 +188,8 @@ class ClaimLoop:
         self._ahead = 0
         """For how many slots a thread claims ahead, or is about to."""
         self._is_claiming_ahead = False
+        self._owed = 0
+        """Slots for which none of the threads has claimed yet, since it has more ends to write."""
         self._may_go_ahead = False
         self._news = asyncio.Event()
         self._stopping = False
@@ -200,17 +204,25 @@ class ClaimLoop:
         """Have it look for work now: a task may wait, a slot may be free. On the loop's thread."""
         self._news.set()
 
-    def ahead(self, most: int) -> After | None:
+    def ahead(self, most: int, *, others_wait: bool) -> After | None:
         """Claim in this thread, for the slots of attempts whose ends were just written and are not known yet.
 
-        By one thread at a time, whatever the store does, so that others are left for what is to be written. None if
-        nothing is to be done: another thread that is about to claim does so for these slots as well, or the loop will.
+        If other calls wait for a thread, that is left to who writes the next end: what is claimed for several slots at
+        once costs less. By one thread at a time, whatever the store does, so that others are left for what is to be
+        written. None if nothing is to be done: another thread that is about to claim does so for these slots as well,
+        or the loop will.
         """
         with self._going_ahead:
             if self._is_claiming_ahead or not self._may_go_ahead or self._claimer.is_short:
                 return None
-            is_first, self._ahead = self._ahead == 0, self._ahead + most
-        return self._claim_ahead if is_first else None
+            if self._ahead:
+                self._ahead += most
+                return None
+            self._owed += most
+            if others_wait and self._owed < _MOST_OWED:
+                return None
+            self._ahead, self._owed = self._owed, 0
+        return self._claim_ahead
 
     def _claim_ahead(self) -> Callable[[], None]:
         claim = object()
@@ -296,6 +308,8 @@ class ClaimLoop:
 
     async def fill(self, free: int) -> Batch:
         """Claim up to ``free`` tasks and start them."""
+        with self._going_ahead:
+            self._owed = 0  # for what is free by now, this is the claim
         try:
             batch = await self._ask(free)
         except NoThread as error:

@@ -91,7 +91,7 @@ class Shift:
             hooks=terms.hooks,
             threads=terms.concurrency,
             default_timeout_seconds=terms.timeout_seconds,
-            ahead=lambda most: self._claims.ahead(most),  # noqa: PLW0108  # made below
+            ahead=lambda most: self._claims.ahead(most, others_wait=self._executor.writes_wait),
         )
         self.crew = Crew(
             self._executor, self._heartbeats, self._slots, terms.registry, clock, self._attempt_ended

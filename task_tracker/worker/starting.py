@@ -114,7 +114,7 @@ class Starter:
         if hook is None:
             return Called()
         threads = self._foreign_hook_calls if foreign else self._hook_calls
-        run = self._start(hook, record, dataclasses.replace(parts, is_ending=True, hook=transaction), threads)
+        run = self._start(hook, record, parts._replace(is_ending=True, hook=transaction), threads)
         try:
             await asyncio.wait({run.ended}, timeout=seconds)
         finally:

@@ -31,7 +31,7 @@ class Supervision:
         self._cleanup_seconds = cleanup_seconds
         self._overdue: StopReason | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = run.ended.get_loop()
         self._end: asyncio.Future[Did | LeftBehind] = self._loop.create_future()
         self._timeout = self._loop.call_later(timeout_seconds, self.stop, StopReason.TIMEOUT)
         run.ended.add_done_callback(self._handler_ended)

@@ -73,6 +73,19 @@ def test_who_has_used_up_his_share_waits_and_others_pass_him(threads: CallThread
     assert len(threads) == 0
 
 
+def test_what_waits_for_its_share_waits_for_more_than_a_thread(threads: CallThreads) -> None:
+    gate, share = Gate(), Share("stuck", 1)
+    threads.submit(passing(gate), share)
+    gate.wait_entered()
+    waiting = threads.submit(lambda: None, share)
+    assert len(threads) == 1
+    before = threads.has_more
+    threads.post("patient", lambda: None, patient=True)
+    assert (before, threads.has_more) == (False, True)
+    gate.open()
+    waiting.result(PATIENCE)
+
+
 def test_a_call_can_be_taken_back_until_it_begins(threads: CallThreads) -> None:
     gate, share = Gate(), Share("stuck", 1)
     running = threads.submit(passing(gate), share)

@@ -48,6 +48,33 @@ class Counting:
 # ---- pausing ---------------------------------------------------------------------------------------------
 
 
+def test_a_pause_whose_answer_got_lost_is_a_pause(tmp_path: Path, make: RecordMaker) -> None:
+    """A network client asks again, and is told that what it has renamed is not there."""
+
+    def replace(source: str, target: str) -> None:
+        os.replace(source, target)
+        os.replace(source, target)
+
+    store = open_store(tmp_path, ops_with(replace=replace))
+    store.create(make(handler_version=1))
+    store.pause("reindex")
+    assert store.paused() == ["reindex"]
+    assert take(store) is None
+    store.publish(WorkerFact("w", {}, LIFE))
+    assert [fact.name for fact in store.facts()] == ["w"]
+
+
+def test_a_pause_that_did_not_happen_says_so(tmp_path: Path) -> None:
+    def replace(source: str, target: str) -> None:
+        os.unlink(source)
+        os.replace(source, target)
+
+    store = open_store(tmp_path, ops_with(replace=replace))
+    with pytest.raises(StoreUnavailable, match="pause"):
+        store.pause("reindex")
+    assert store.paused() == []
+
+
 def test_a_claim_that_is_under_way_does_not_get_what_is_paused_meanwhile(
     tmp_path: Path, make: RecordMaker
 ) -> None:

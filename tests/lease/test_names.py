@@ -54,7 +54,7 @@ class TestText:
         name = EntryName.of(make(), 4, "t0")
         assert name.claimed("t1").epoch == 5
         assert name.claimed("t1", above=9).epoch == 10
-        assert not name.claimed("t1").settled
+        assert name.claimed("t1").settled
 
     def test_odd_creation_counts_as_legacy(self, make):
         """Whatever somebody wrote there is no part of a path."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from task_tracker import HandlerRegistry, TaskRecord, TaskTracker
 from task_tracker.errors import StoreUnavailable
+from task_tracker.testing import FakeClock
 from task_tracker.worker import loop
+from task_tracker.worker.calls import Calls
+from task_tracker.worker.hooks import Hooks
+from task_tracker.worker.readiness import StoreHealth
+from task_tracker.worker.slots import Slots
 from tests.core.support import PATIENCE
 from tests.runtime.work import WORK, registry, until, wait_for
 from tests.runtime.workers import BEAT, THREADS_OF_ONE, Crew, InThread, network
@@ -243,3 +249,76 @@ def test_what_is_claimed_ahead_begins_though_the_loop_waits_out_an_outage(
             assert crew.wait_ended(task).status == "completed"
         WORK.open(second.task_id)
         assert crew.wait_ended(second).status == "completed"
+
+
+class Asked:
+    """Claims nothing, and says how much it was asked for."""
+
+    is_short = False
+
+    def __init__(self) -> None:
+        self.most: list[int] = []
+
+    def claim(self, most: int) -> loop.Batch:
+        self.most.append(most)
+        return loop.Batch([])
+
+
+def claims_of(asked: Asked, slots: Slots) -> loop.ClaimLoop:
+    nothing: Any = lambda *_: None  # noqa: E731
+    clock, calls = FakeClock(), Calls(1, blocking=False)
+    made = loop.ClaimLoop(
+        cast("loop.Claimer", asked),
+        slots,
+        calls,
+        StoreHealth(clock, Hooks()),
+        loop.Pauses(clock, 0.1, 1.0),
+        clock,
+        start=nothing,
+        refuse=nothing,
+        no_thread=nothing,
+        give_back=nothing,
+    )
+    made.go_ahead()
+    return made
+
+
+def test_who_has_more_ends_to_write_leaves_the_claims_for_all_to_the_last() -> None:
+    asked, slots = Asked(), Slots(4)
+    claims = claims_of(asked, slots)
+    for _ in range(3):
+        slots.take()
+    assert claims.ahead(1, others_wait=True) is None
+    assert claims.ahead(1, others_wait=True) is None
+    assert claims.free == 1, "the loop need not wait for what nobody has begun"
+    claim = claims.ahead(1, others_wait=False)
+    assert claim is not None
+    assert claims.is_owing
+    assert claims.free == 1 - 3, "until they are known, the loop claims for none of them"
+    assert claims.ahead(1, others_wait=False) is None, "that claim is for this slot as well"
+    assert claims.free == 1 - 4
+    claim()
+    assert asked.most == [4]
+    assert claims.free == 1
+
+
+def test_what_the_loop_claims_for_is_owed_no_more() -> None:
+    asked = Asked()
+    claims = claims_of(asked, Slots(4))
+    assert claims.ahead(1, others_wait=True) is None
+    asyncio.run(claims.fill(1))
+    claim = claims.ahead(1, others_wait=False)
+    assert claim is not None
+    claim()
+    assert asked.most == [1, 1]
+
+
+def test_slots_do_not_stay_empty_for_all_ends_that_there_are() -> None:
+    asked = Asked()
+    claims = claims_of(asked, Slots(100))
+    found = [claims.ahead(1, others_wait=True) for _ in range(8)]
+    assert found[:7] == [None] * 7
+    claim = found[7]
+    assert claim is not None
+    claim()
+    assert asked.most == [8]

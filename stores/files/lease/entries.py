@@ -61,7 +61,7 @@ class Entries:
         The name with ``~`` says that the claim is not complete: a client that works with old directory handles
         could otherwise make its stage in an entry that was taken from it already.
         """
-        settled = name.claimed(self.new_token(short=short), above=above)._replace(settled=True)
+        settled = name.claimed(self.new_token(short=short), above=above)
         entry = Entry(self._control.lease(settled), settled)
         first = entry.path + CLAIMING
         if not self._control.moved(path, first):

@@ -85,8 +85,8 @@ class EntryName(NamedTuple):
         return cls(f"{microseconds:016d}", _key_text(record.key), life_of(record), epoch, token)
 
     def claimed(self, token: str, *, above: int = 0) -> EntryName:
-        """Return the name that the next claim gives the entry: an epoch higher, and higher than ``above``."""
-        return EntryName(self.sort, self.key, self.life, max(self.epoch, above) + 1, token, settled=False)
+        """Return the name that the next claim gives the entry once it is complete: an epoch higher than any before."""
+        return EntryName(self.sort, self.key, self.life, max(self.epoch, above) + 1, token)
 
     def is_of(self, other: EntryName) -> bool:
         """Tell whether both are entries of one life of one task."""

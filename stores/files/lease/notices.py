@@ -203,14 +203,24 @@ class Notices:
 
     def _write(self, directory: str, name: str, data: bytes, *, sync: bool) -> None:
         """Write a file whole, in the place of the one that is there."""
-        staged = f"{directory}/{_STAGED}{self._clock.new_token()}"
+        staged, path = f"{directory}/{_STAGED}{self._clock.new_token()}", f"{directory}/{name}"
         self._control.write(staged, data, sync=sync)
         try:
-            self._control.ops.replace(staged, f"{directory}/{name}")
+            self._control.ops.replace(staged, path)
+        except FileNotFoundError:
+            # A network client may have repeated a request that was done: what is there decides.
+            if not self._holds(path, data):
+                raise
         except BaseException:
             with contextlib.suppress(OSError):
                 self._control.remove_file(staged)
             raise
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return self._control.read(path) == data
+        except FileNotFoundError:
+            return False
 
 
 class PauseLook:

@@ -61,6 +61,8 @@ class Progress:
 
     announced: str
     """The name under which the task is announced."""
+    attempt: Attempt | None = None
+    """What is written with each record."""
     given_up: bool = False
     """Nothing more is written, also if what is left of the entry could not be removed."""
     written: Version = None
@@ -278,7 +280,8 @@ class Ownership:
             lease = self.lease(grabbed, holder, count_attempt=count_attempt, wished=wished)
             if not count_attempt:
                 return lease, stored
-            return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt_of(lease)))
+            attempt = lease.progress.attempt or attempt_of(lease)
+            return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt))
 
     def _begin_with(self, lease: EntryLease, record: TaskRecord) -> tuple[EntryLease, Stored] | None:
         """Commit the first write of a lease; None if it was taken over before that."""
@@ -300,15 +303,16 @@ class Ownership:
         if wished is None:
             wished = self._entries.cancel_requested_at(entry.path) is not None
         count = record.attempt.count if record.attempt is not None else 0
+        attempt = Attempt(entry.name.epoch, entry.name.token, holder, count + 1 if count_attempt else count)
         lease = EntryLease(
             record.key,
             record.created_at,
-            entry.name.epoch,
-            entry.name.token,
+            attempt.epoch,
+            attempt.token,
             holder,
-            count + 1 if count_attempt else count,
+            attempt.count,
             entry=entry,
-            progress=Progress(announcement(record)),
+            progress=Progress(announcement(record), attempt),
         )
         if wished or transitions.cancellation_requested(record):
             lease.cancel_requested.set()
@@ -380,8 +384,10 @@ class Ownership:
 
     def _publish(self, lease: EntryLease, record: TaskRecord) -> Stored:
         record = _stamped(record, lease)
-        name, before = announcement(record), lease.progress.announced
-        changed = record.status.is_active and name != before
+        before = name = lease.progress.announced
+        if record.status.is_active:  # one that has ended is announced no more
+            name = announcement(record)
+        changed = name != before
         if changed:
             self._announcements.make(record)
         stored = self._records.publish(lease.entry, record, before=lease.progress.written)
@@ -555,8 +561,8 @@ def attempt_of(lease: Lease) -> Attempt:
 
 
 def _stamped(record: TaskRecord, lease: EntryLease) -> TaskRecord:
-    attempt, life = attempt_of(lease), lease.entry.name.life
-    if record.attempt == attempt and record.creation == life:
+    attempt, life = lease.progress.attempt or attempt_of(lease), lease.entry.name.life
+    if (record.attempt is attempt or record.attempt == attempt) and record.creation == life:
         return record  # what holders hand back carries it
     return record.changed(attempt=attempt, creation=life)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -82,12 +83,18 @@ class Queue:
         ]
         return kinds[0] if len(kinds) == 1 else heapq.merge(*kinds)
 
-    def took(self, path: str) -> None:
-        """Take note that the task at ``path`` was claimed by us."""
-        directory, _, text = path.rpartition("/")
-        bucket = self._buckets.pop(directory, None)
-        if bucket is not None and text in bucket.names[bucket.taken : bucket.taken + 1]:
-            self._remember(directory, bucket.names, bucket.taken + 1, bucket.total, bucket.listed_at)
+    def took(self, paths: Sequence[str]) -> None:
+        """Take note that the tasks at ``paths`` were claimed by us, in this order."""
+        for directory, group in itertools.groupby(paths, _directory):
+            bucket = self._buckets.pop(directory, None)
+            if bucket is None:
+                continue
+            names, taken = bucket.names, bucket.taken
+            for path in group:
+                if taken < len(names) and names[taken] == path[len(directory) + 1 :]:
+                    taken += 1
+            if taken > bucket.taken:
+                self._remember(directory, names, taken, bucket.total, bucket.listed_at)
 
     def kinds(self) -> list[str]:
         """Return the directories of all types and versions."""
@@ -188,6 +195,10 @@ class Queue:
         with contextlib.suppress(ValueError, OSError):
             if abs(self._clock.now() - _ticks(times) / TICKS_PER_SECOND) > _EMPTY_SECONDS:
                 self._control.remove_directory(directory)
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _begins_after(times: Sequence[str], ticks: int) -> bool:

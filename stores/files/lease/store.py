@@ -347,6 +347,19 @@ class LeaseTaskStore(FileStore, LeaseStore):
                 self._ownership.claim(key, lambda: self._read(key), holder, count_attempt=count_attempt)
             )
 
+    def claim_several(
+        self,
+        most: int,
+        *,
+        holder: str,
+        task_types: Sequence[tuple[str, int]],
+        max_running: Mapping[str, int] | None = None,
+    ) -> Sequence[tuple[Lease, Stored]]:
+        """Take the next tasks; see :meth:`LeaseStore.claim_several`."""
+        with self._trouble("claim from", self._control.ready):
+            claimed = self._work.claim_several(most, task_types, holder, max_running or {})
+        return [(lease, self._with_seen(stored)) for lease, stored in claimed]
+
     def renew(self, lease: Lease) -> None:
         """Heartbeat; see :meth:`LeaseStore.renew`."""
         try:
@@ -583,8 +596,9 @@ class LeaseTaskStore(FileStore, LeaseStore):
 
     @staticmethod
     def _seen(record: TaskRecord, version: FileVersion) -> _Seen:
-        seen = _Seen(*version)
-        seen.active = None if record.status.is_terminal else record
+        seen = tuple.__new__(_Seen, version)
+        if not record.status.is_terminal:
+            seen.active = record
         return seen
 
     def _with_seen(self, stored: Stored) -> Stored:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from stores.files.lease.births import Births
 from stores.files.lease.control import Control
@@ -25,6 +26,9 @@ from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Stored, Workload
 
 __all__ = ["Work"]
+
+_MOST_AT_ONCE: Final = 8
+"""That are grabbed before the first is begun: whoever asks about one of them meanwhile waits for it."""
 
 
 class Work:
@@ -64,7 +68,7 @@ class Work:
         """Take the next task of these types; None if there is none that may be taken now."""
         if self._queue.is_time_to_look():
             self.promote()
-        limits = {kind: max_running[kind] for kind, _ in task_types if kind in max_running}
+        limits = _limits(task_types, max_running)
         counts = self._room.counts() if limits else {}
         pauses = self._notices.look([kind for kind, _ in task_types])
         shut = {kind for kind, limit in limits.items() if counts.get(kind, 0) >= limit} | pauses.known()
@@ -78,6 +82,79 @@ class Work:
             claimed = self._ownership.begin(found, holder, count_attempt=count_attempt)
             if claimed is not None:
                 return claimed
+
+    def claim_several(
+        self, most: int, task_types: Sequence[tuple[str, int]], holder: str, max_running: Mapping[str, int]
+    ) -> list[tuple[EntryLease, Stored]]:
+        """Take up to ``most`` next tasks of these types, or one where a limit holds: room is made for one at a time.
+
+        All are grabbed before the first is begun, so that what is asked of the queue and of paused types is asked once.
+        """
+        if most < 2 or _limits(task_types, max_running):
+            one = self.claim(task_types, holder, max_running, count_attempt=True) if most > 0 else None
+            return [] if one is None else [one]
+        if self._queue.is_time_to_look():
+            self.promote()
+        kinds = [kind for kind, _ in task_types]
+        paused = self._notices.look(kinds).known()
+        while True:
+            grabbed = self._grab_several(
+                min(most, _MOST_AT_ONCE), [kind for kind in task_types if kind[0] not in paused]
+            )
+            if not grabbed:
+                return []
+            claimed = self._begin_several(grabbed, kinds, holder)
+            if claimed:
+                return claimed
+            paused |= self._notices.list_paused(kinds)
+
+    def _grab_several(self, most: int, kinds: Sequence[tuple[str, int]]) -> list[Grabbed]:
+        """Grab up to ``most`` next tasks; fewer if something goes wrong, which is raised if there is none."""
+        grabbed: list[Grabbed] = []
+        took: list[str] = []
+        try:
+            for _, path, name in self._queue.next(kinds):
+                entry = self._entries.grab(path, name)
+                if entry is None:
+                    continue
+                took.append(path)
+                one = self._waiting_one(entry, kinds)
+                if one is not None:
+                    grabbed.append(one)
+                    if len(grabbed) == most:
+                        break
+        except Exception:
+            if not grabbed:
+                raise
+        except BaseException:
+            self._leave(grabbed)
+            raise
+        self._queue.took(took)
+        return grabbed
+
+    def _begin_several(
+        self, grabbed: list[Grabbed], kinds: Sequence[str], holder: str
+    ) -> list[tuple[EntryLease, Stored]]:
+        """Begin what was grabbed, unless its type is paused; what was begun before an error counts."""
+        claimed: list[tuple[EntryLease, Stored]] = []
+        rest = grabbed[::-1]
+        try:
+            paused = self._notices.list_paused(kinds)  # with our own entries among the leases, as for one
+            while rest:
+                one = rest.pop()
+                if one.record.task_type in paused:
+                    self._ownership.settle(one)
+                elif (begun := self._ownership.begin(one, holder, count_attempt=True)) is not None:
+                    claimed.append(begun)
+        except BaseException as error:  # the next claim meets it again
+            self._leave(rest)
+            if not claimed or not isinstance(error, Exception):
+                raise
+        return claimed
+
+    def _leave(self, grabbed: Sequence[Grabbed]) -> None:
+        for one in grabbed:
+            self._ownership.leave(one.entry, one.record.key)
 
     def _next(
         self,
@@ -111,7 +188,11 @@ class Work:
         entry = self._entries.grab(path, name)
         if entry is None:
             return None
-        self._queue.took(path)
+        self._queue.took([path])
+        return self._waiting_one(entry, kinds)
+
+    def _waiting_one(self, entry: Entry, kinds: Sequence[tuple[str, int]]) -> Grabbed | None:
+        """Read the record of an entry that was grabbed where it waited; None if it is not what it looked like."""
         grabbed = self.judged(entry)
         if grabbed is None:
             return None
@@ -271,3 +352,7 @@ class Work:
     def _record(self, path: str, name: EntryName) -> TaskRecord | None:
         stored = self._stored(path, name)
         return None if stored is None else stored.record
+
+
+def _limits(task_types: Sequence[tuple[str, int]], max_running: Mapping[str, int]) -> dict[str, int]:
+    return {kind: max_running[kind] for kind, _ in task_types if kind in max_running} if max_running else {}

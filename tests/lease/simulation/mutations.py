@@ -61,7 +61,7 @@ def grab_in_one(
     self: Entries, path: str, name: EntryName, *, short: bool = False, above: int = 0
 ) -> Entry | None:
     """Gives the entry its settled name at once."""
-    claiming = name.claimed(self.new_token(short=short), above=above)._replace(settled=True)
+    claiming = name.claimed(self.new_token(short=short), above=above)
     entry = Entry(self._control.lease(claiming), claiming)
     if not self._control.moved(path, entry.path) or not self.purge(entry.path):
         return None
@@ -100,7 +100,7 @@ def _go_on(
 
 
 def same_epoch(self: EntryName, token: str, *, above: int = 0) -> EntryName:
-    return self._replace(epoch=max(self.epoch, 1, above), token=token, settled=False)
+    return self._replace(epoch=max(self.epoch, 1, above), token=token, settled=True)
 
 
 def any_state(entry: Entry, record: TaskRecord) -> bool:

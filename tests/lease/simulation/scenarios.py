@@ -291,6 +291,17 @@ _SERVING: Final = (
         pausing=True,
     ),
     Scenario("worker, create, thief", [do.create("t", **crew.QUEUED), crew.serve(), LATE_THIEF]),
+    Scenario("worker of both, worker", [_QUEUED_THREE, crew.serve_both(), crew.serve()]),
+    Scenario("two workers of both", [_QUEUED_THREE, crew.serve_both(), crew.serve_both()]),
+    Scenario("worker of both, thief", [_QUEUED, crew.serve_both(), LATE_THIEF]),
+    Scenario("worker of both, pause", [_QUEUED, crew.serve_both(), crew.pausing()], pausing=True),
+    Scenario(
+        "worker of both, worker, pause and resume",
+        [_QUEUED, crew.serve_both(), crew.serve(), crew.pausing(resume=True)],
+        pausing=True,
+    ),
+    Scenario("worker of both, cancel", [_QUEUED, crew.serve_both(), do.cancel("t"), do.cancel("u")]),
+    Scenario("worker of both gives back, cancel", [_QUEUED, crew.serve_both(retry=True), do.cancel("t")]),
     Scenario("worker gives back, cancel", [_QUEUED, crew.serve(retry=True), do.cancel("t")]),
 )
 SCENARIOS: Final = {

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from stores.files.lease.ownership import Patience
+from task_tracker.store import Lease, Stored
 from tests.lease.simulation.processes import Process, Program
 from tests.lease.simulation.programs import finish, granted
 from tests.lease.simulation.world import promised, store_of
 
-__all__ = ["QUEUED", "pausing", "serve"]
+__all__ = ["QUEUED", "pausing", "serve", "serve_both"]
 
 QUEUED: Final[dict[str, Any]] = {"handler_version": 0}
 """Fields of a task that waits for a worker."""
@@ -37,6 +38,27 @@ def serve(*, most: int | None = None, retry: bool = False) -> Program:
                 process.note("came back empty")
             else:
                 process.note("took", claimed[1].record.task_id)
+                finish(process, *claimed, retry=retry)
+
+    return program
+
+
+def serve_both(*, retry: bool = False) -> Program:
+    """Claim the next two tasks in one call, and work on one after the other."""
+
+    def program(process: Process) -> None:
+        found: Sequence[tuple[Lease, Stored]] = ()
+        with promised():
+            found = store_of(process).claim_several(
+                2, holder=process.actor.name, task_types=[("work", 0)], max_running=None
+            )
+        for claimed in found:
+            granted(process, claimed)
+            process.note("took", claimed[1].record.task_id)
+        if not found:
+            process.note("came back empty")
+        for claimed in found:
+            with promised():
                 finish(process, *claimed, retry=retry)
 
     return program
