@@ -351,3 +351,26 @@ class TestClocks:
     def test_start_time_that_never_comes(self, store, make):
         store.create(make(handler_version=1, not_before=8e15))
         assert store.claim(holder="w", task_types=KIND) is None
+
+
+class TestClaimsThatFail:
+    @pytest.mark.parametrize("call", ["listdir", "mkdir", "rename"])
+    def test_task_is_where_workers_look_at_once(self, tmp_path, make, call):
+        """Not only once a pass has found it, however a claim was broken off."""
+        record = make(handler_version=1)
+        open_store(tmp_path).create(record)
+        wanted = {
+            "listdir": lambda path: path.endswith("~"),
+            "mkdir": lambda path, *_: "~/stage-" in path,
+            "rename": lambda source, _: source.endswith("~"),
+        }
+        broken = failing(getattr(os, call), when=wanted[call])
+        store = open_store(tmp_path, ops_with(**{call: broken}))
+        with pytest.raises(StoreUnavailable):
+            store.claim(holder="w", task_types=KIND)
+        found = store.claim(holder="w", task_types=KIND)
+        assert found is not None
+        lease, stored = found
+        assert (lease.epoch, lease.attempt_count) == (2, 1)
+        store.end(lease, transitions.completed(stored.record, make.clock.now(), b"1"))
+        assert entries(tmp_path) == []

@@ -69,11 +69,21 @@ class Entries:
         try:
             return entry if self._fence(first, entry) else None
         except OSError:
-            # Nobody is to wait for a claim that failed: fenced and without a stage, the entry is free.
             with contextlib.suppress(OSError):
-                if self.purge(first):
-                    self._control.moved(first, entry.path)
+                self._undo(first, entry, path)
             raise
+
+    def _undo(self, first: str, entry: Entry, path: str) -> None:
+        """Have nobody wait for a claim that failed: fenced and without a stage, the entry is free.
+
+        It goes back to where workers look for it, if it was there.
+        """
+        if not self.purge(first):
+            return
+        if path.startswith(f"{self._control.ready}/"):
+            self._control.move_home(first, f"{path.rpartition('/')[0]}/{entry.name}")
+        else:
+            self._control.moved(first, entry.path)
 
     def _fence(self, first: str, entry: Entry) -> bool:
         """Make sure that no older holder can write, and that we can; False if the entry was taken meanwhile."""
