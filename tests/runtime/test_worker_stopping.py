@@ -15,7 +15,7 @@ from task_tracker.worker import crew as crew_module
 from task_tracker.worker.presence import Presence
 from task_tracker.worker.rescuing import Rescued
 from tests.core.support import OWNER, PATIENCE
-from tests.runtime.work import WORK, registry, until
+from tests.runtime.work import WORK, registry, until, wait_for
 from tests.runtime.workers import LEASE, Crew
 
 pytestmark = pytest.mark.usefixtures("fresh_work")
@@ -117,6 +117,7 @@ def test_a_loop_that_ends_under_a_worker_has_it_told(monkeypatch: pytest.MonkeyP
         return stopping
 
     assert asyncio.run(scenario()).cancelled()
+    wait_for(lambda: WORK.stopped)  # it is told, and its thread hears it a moment later
     assert [task_id for task_id, _ in WORK.stopped] == [task.task_id]
 
 
