@@ -139,8 +139,11 @@ class Calls:
         self._made += 1
         self._follow_up(loop, after)
 
-    def send(self, call: Callable[[Tell], After | None]) -> None:
-        """Have ``call`` made, which tells what came of what several wait for; it raises nothing. Raises NoThread."""
+    def send(self, call: Callable[[Tell], Iterable[After]]) -> None:
+        """Have ``call`` made, which tells what came of what several wait for; it raises nothing. Raises NoThread.
+
+        What it gives meanwhile is done at once, in the same thread.
+        """
         loop = asyncio.get_running_loop()
         self._threads.post(object(), lambda: self._carry_out_for_several(loop, call))
         if not self._is_looking:
@@ -148,14 +151,16 @@ class Calls:
             loop.call_later(_PATIENCE_SECONDS, self._look, loop, self._made)
 
     def _carry_out_for_several(
-        self, loop: asyncio.AbstractEventLoop, call: Callable[[Tell], After | None]
+        self, loop: asyncio.AbstractEventLoop, call: Callable[[Tell], Iterable[After]]
     ) -> None:
         def tell(answers: Iterable[tuple[asyncio.Future[Any], Answer]], is_more_to_come: bool) -> None:
             self._answers.extend(partial(_hand_over, waited, answer) for waited, answer in answers)
             self._made += 1
             self._tell(loop, is_more_to_come=is_more_to_come)
 
-        self._follow_up(loop, call(tell))
+        for after in call(tell):
+            self._follow_up(loop, after)
+        self._follow_up(loop, None)
 
     def _follow_up(self, loop: asyncio.AbstractEventLoop, after: After | None) -> None:
         if after is not None:

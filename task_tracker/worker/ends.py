@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -127,21 +127,24 @@ class Ends:
 
     # ---- in threads ------------------------------------------------------------------------------------
 
-    def _write_waiting(self, tell: Tell) -> After | None:
-        """Write what waits, and what comes meanwhile; then the slots are free, of which somebody may make use."""
-        after: After | None = None
+    def _write_waiting(self, tell: Tell) -> Iterator[After]:
+        """Write what waits, and what comes meanwhile; give what is to be done for the slots that each write frees.
+
+        That comes before the next write: if that one hangs, the slots are in use.
+        """
         while True:
             with self._changing:
                 taken, self._waiting = self._waiting, []
                 if not taken:
                     self._writers -= 1
-                    break
+                    return
             answers = [(one, answer) for one, answer in zip(taken, self._written(taken), strict=True)]
             freed = sum(one.frees_slot and answer.value is not None for one, answer in answers)
-            if freed:  # before anybody knows: the loop must not claim for these slots too
-                after = self._ahead(freed) or after
+            # Before anybody knows: the loop must not claim for these slots too.
+            after = self._ahead(freed) if freed else None
             tell(((one.waited, answer) for one, answer in answers), after is not None)
-        return after
+            if after is not None:
+                yield after
 
     def _written(self, taken: Sequence[_Waiting]) -> list[Answer]:
         """Write these together and return what came of each: None of one that has to be by itself."""

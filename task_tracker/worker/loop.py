@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.worker.calls import After, Calls
+from task_tracker.worker.freed import FreedSlots
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.limits import Kind, Limits
 from task_tracker.worker.readiness import StoreHealth
@@ -35,8 +35,6 @@ _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
 _TURNS_TO_BEGIN: Final = 2
 """Of the loop: one for the attempt, one for the handler."""
-_MOST_OWED: Final = 8
-"""Slots that may stay empty while ends are written."""
 
 Claimed = tuple[Lease, Stored]
 
@@ -184,13 +182,7 @@ class ClaimLoop:
         self._give_back = give_back
         self._unstarted: deque[Claimed] = deque()
         self._claims_under_way: dict[object, float] = {}
-        self._going_ahead = threading.Lock()
-        self._ahead = 0
-        """For how many slots a thread claims ahead, or is about to."""
-        self._is_claiming_ahead = False
-        self._owed = 0
-        """Slots for which none of the threads has claimed yet, since it has more ends to write."""
-        self._may_go_ahead = False
+        self._freed = FreedSlots()
         self._news = asyncio.Event()
         self._stopping = False
 
@@ -209,50 +201,36 @@ class ClaimLoop:
 
         If other calls wait for a thread, that is left to who writes the next end: what is claimed for several slots at
         once costs less. By one thread at a time, whatever the store does, so that others are left for what is to be
-        written. None if nothing is to be done: another thread that is about to claim does so for these slots as well,
-        or the loop will.
+        written. None if nothing is to be done here.
         """
-        with self._going_ahead:
-            if self._is_claiming_ahead or not self._may_go_ahead or self._claimer.is_short:
-                return None
-            if self._ahead:
-                self._ahead += most
-                return None
-            self._owed += most
-            if others_wait and self._owed < _MOST_OWED:
-                return None
-            self._ahead, self._owed = self._owed, 0
+        if self._claimer.is_short or not self._freed.add(most, others_wait=others_wait):
+            return None
         return self._claim_ahead
 
     def _claim_ahead(self) -> Callable[[], None]:
         claim = object()
         self._claims_under_way[claim] = self._clock.monotonic()
-        with self._going_ahead:
-            self._is_claiming_ahead = True
         try:
-            batch = self._claim(self._ahead)
+            with self._freed.claiming() as number:
+                batch = self._claim(number) if number else None
         finally:
             del self._claims_under_way[claim]
-            with self._going_ahead:
-                self._ahead = 0  # last: what was claimed is among the unstarted ones
-                self._is_claiming_ahead = False
-        self._note(batch)
+        if batch is not None:
+            self._note(batch)
         return self._news.set
 
     @property
     def is_owing(self) -> bool:
         """Whether something is claimed and not started, or may be in a moment."""
-        return self._ahead > 0 or bool(self._unstarted)
+        return self._freed.taken_on > 0 or bool(self._unstarted)
 
-    @property
-    def free(self) -> int:
-        """For how many more tasks there are slots."""
-        ahead = self._ahead  # first: what it claims is among the unstarted ones before it has ended
-        return self._slots.free - ahead - len(self._unstarted)
+    def _free(self) -> int:
+        """Return for how many more tasks there are slots; they are to be claimed for now."""
+        return self._freed.counted(lambda: self._slots.free - len(self._unstarted))
 
     def go_ahead(self) -> None:
         """Let threads claim ahead from now on, until it is told to stop."""
-        self._may_go_ahead = True
+        self._freed.open()
 
     async def news(self) -> None:
         """Return once it was told to look, or to stop, since this returned last."""
@@ -265,8 +243,7 @@ class ClaimLoop:
     def stop(self) -> None:
         """Claim nothing more; :meth:`run` returns once a claim that is under way has come back."""
         self._stopping = True
-        with self._going_ahead:
-            self._may_go_ahead = False
+        self._freed.close()
         self._news.set()
 
     async def refuse_rest(self) -> None:
@@ -275,7 +252,7 @@ class ClaimLoop:
             self._news.clear()
             while (claimed := self._next_unstarted()) is not None:
                 await self._refuse(*claimed)
-            if self._ahead:
+            if self._freed.taken_on:
                 await self._news.wait()
 
     async def run(self) -> None:
@@ -284,7 +261,7 @@ class ClaimLoop:
         while not self._stopping:
             self._news.clear()  # before looking: what is heard while looking leads to another look
             await self._start_claimed()
-            free = self.free
+            free = self._free()
             pause: float | None = None
             if free > 0:
                 batch = await self.fill(free)
@@ -303,13 +280,11 @@ class ClaimLoop:
     async def fill_free(self) -> Batch:
         """Start what is claimed already, then claim for as many slots as are free."""
         await self._start_claimed()
-        free = self.free
+        free = self._free()
         return await self.fill(free) if free > 0 else Batch([])
 
     async def fill(self, free: int) -> Batch:
         """Claim up to ``free`` tasks and start them."""
-        with self._going_ahead:
-            self._owed = 0  # for what is free by now, this is the claim
         try:
             batch = await self._ask(free)
         except NoThread as error:

@@ -286,31 +286,47 @@ def claims_of(asked: Asked, slots: Slots) -> loop.ClaimLoop:
 def test_who_has_more_ends_to_write_leaves_the_claims_for_all_to_the_last() -> None:
     asked, slots = Asked(), Slots(4)
     claims = claims_of(asked, slots)
-    for _ in range(3):
+    for _ in range(4):
         slots.take()
     assert claims.ahead(1, others_wait=True) is None
     assert claims.ahead(1, others_wait=True) is None
-    assert claims.free == 1, "the loop need not wait for what nobody has begun"
+    assert [claims.is_owing] == [False], "the loop need not wait for what nobody has begun"
     claim = claims.ahead(1, others_wait=False)
     assert claim is not None
-    assert claims.is_owing
-    assert claims.free == 1 - 3, "until they are known, the loop claims for none of them"
+    assert [claims.is_owing] == [True]
     assert claims.ahead(1, others_wait=False) is None, "that claim is for this slot as well"
-    assert claims.free == 1 - 4
+    for _ in range(4):
+        slots.give_back()
+    asyncio.run(claims.fill_free())
+    assert asked.most == [], "the loop claims for none of them"
     claim()
     assert asked.most == [4]
-    assert claims.free == 1
+    assert [claims.is_owing] == [False]
+    asyncio.run(claims.fill_free())
+    assert asked.most == [4, 4]
+
+
+def test_nothing_is_claimed_ahead_once_it_was_told_to_stop() -> None:
+    asked = Asked()
+    claims = claims_of(asked, Slots(4))
+    claim = claims.ahead(1, others_wait=False)
+    assert claim is not None
+    claims.stop()
+    claim()
+    assert asked.most == []
+    assert [claims.is_owing] == [False]
+    assert claims.ahead(1, others_wait=False) is None
 
 
 def test_what_the_loop_claims_for_is_owed_no_more() -> None:
     asked = Asked()
     claims = claims_of(asked, Slots(4))
     assert claims.ahead(1, others_wait=True) is None
-    asyncio.run(claims.fill(1))
+    asyncio.run(claims.fill_free())
     claim = claims.ahead(1, others_wait=False)
     assert claim is not None
     claim()
-    assert asked.most == [1, 1]
+    assert asked.most == [4, 1]
 
 
 def test_slots_do_not_stay_empty_for_all_ends_that_there_are() -> None:

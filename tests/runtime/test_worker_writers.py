@@ -91,13 +91,12 @@ def test_nothing_is_claimed_by_a_write_that_comes_back_after_the_worker_has_stop
     async def scenario() -> None:
         await worker.start()
         await until(lambda: len(WORK.runs) == 2)
-        late = crew.submit("note")
         WORK.open(first.task_id)
         await until(entered.is_set)
         assert worker._shift is not None
         threads = set(worker._shift._executor._store_calls._threads._threads)
         await worker.stop(0.0)
-        assert crew.seen(late).status == "pending"
+        late = crew.submit("note")
         WORK.open("the store")
         await until(lambda: not any(thread.is_alive() for thread in threads))
         assert crew.seen(late).status == "pending", "nobody is there to work on it"
@@ -165,8 +164,8 @@ def test_loop_and_thread_do_not_both_claim_for_a_slot_that_was_owed() -> None:
     def meanwhile() -> None:
         asked_for.append(None)
         # The first time it is whether what is claimed can be started, the second time for how many to claim.
-        if len(asked_for) == 2 and claims._going_ahead.acquire(blocking=False):
-            claims._going_ahead.release()
+        if len(asked_for) == 2 and claims._freed._changing.acquire(blocking=False):
+            claims._freed._changing.release()
             claim = claims.ahead(1, others_wait=False)  # the other has ended as well
             assert claim is not None
             begun.append(claim)
