@@ -14,11 +14,18 @@ lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 -- Claim a row that is locked, and write its record.
 UPDATE {tasks} t SET {said}, {held} WHERE {of_key} RETURNING t.revision, {told}
 
+-- fragment: told_of_change
+-- The fragment `told` for a task that does not wait for a worker.
+CASE WHEN %(news)s::text IS NOT NULL AND EXISTS (
+    SELECT FROM {listeners} l WHERE {listens} AND l.changes
+) THEN pg_notify({changes_channel}, %(news)s::text) IS NOT NULL END
+
 -- name: hold_fresh
--- Claim a row that nobody has touched since this process created it.
-UPDATE {tasks} t SET {said}, {held}
+-- Claim a row that nobody has touched since this process created it: of what is said of it only the state changes.
+UPDATE {tasks} t
+SET record = %(record)s::json, revision = DEFAULT, unreadable = false, status = %(status)s, deferred = false, {held}
 WHERE {of_key} AND t.revision = %(revision)s AND t.epoch = %(before)s AND t.token IS NULL
-RETURNING t.revision, {told}
+RETURNING t.revision, {told_of_change}
 
 -- name: hold_all
 -- Claim rows that are locked, each with its record: of what is said of them only the state changes. The lists are in
@@ -54,10 +61,21 @@ RETURNING t.status = 'cancelling'
 -- A cancel that the writer does not know of must not be lost: such a record is read first.
 UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s) RETURNING t.revision
 
+-- name: end
+-- The last write under a lease that ends the task: whoever wanted to cancel it has nothing more to wait for.
+UPDATE {tasks} t
+SET record = %(record)s::json, revision = DEFAULT, unreadable = false,
+    task_type = %(task_type)s, status = %(status)s, resource_id = %(resource_id)s,
+    kind = %(kind)s, blocks = false, alone = false,
+    created_at = %(created_at)s::float8, handler_version = %(handler_version)s::bigint, priority = %(priority)s,
+    not_before = %(not_before)s::float8, deferred = false, ended_at = %(ended_at)s::float8,
+    token = NULL, holder = NULL, since = NULL, heartbeat_at = NULL, lease_expires_at = NULL
+WHERE {held_by}
+RETURNING t.revision, {told_of_change}
+
 -- name: give_up
--- The last write under a lease: the end, or the return of the task to the others.
-UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s)
-RETURNING t.revision, {told}
+-- The last write under a lease that returns the task to the others.
+UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND t.status <> 'cancelling' RETURNING t.revision, {told}
 
 -- name: end_all
 -- The same for several ends. A row that somebody else has locked is left out, so that none of the others is held up, nor
