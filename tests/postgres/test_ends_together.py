@@ -60,7 +60,7 @@ def test_what_is_written_is_what_each_alone_would_have_written(
     columns = (
         "task_id, creation, record::text, unreadable, task_type, status, resource_id, kind, blocks, alone, created_at, "
         "handler_version, priority, not_before, deferred, ended_at, epoch, token, holder, attempts, since, "
-        "heartbeat_at, lease_expires_at, leased"
+        "heartbeat_at, lease_expires_at"
     )
     changed = [
         (lease, record.changed(resource_id=resource, not_before=5.25, priority=-3, message='"\\'))
@@ -76,7 +76,6 @@ def test_what_is_written_is_what_each_alone_would_have_written(
             for (name,) in ground.run(
                 "SELECT attname::text FROM pg_attribute WHERE attrelid = 'before'::regclass AND attnum > 0"
             )
-            if name != "leased"
         )
         ground.run(f"INSERT INTO {{tasks}} ({named}) SELECT {named} FROM before")
     finally:
@@ -104,9 +103,9 @@ def test_end_says_what_its_record_says(ground: Ground, store: PostgresTaskStore)
     columns = "record task_type status resource_id kind blocks created_at handler_version priority not_before ended_at"
     assert found == (*(asked[column] for column in columns.split()), revision_of(stored.version))
     (left,) = ground.run(
-        "SELECT alone, deferred, unreadable, leased, token, holder, since, heartbeat_at, lease_expires_at FROM {tasks}"
+        "SELECT alone, deferred, unreadable, token, holder, since, heartbeat_at, lease_expires_at FROM {tasks}"
     )
-    assert left == (False, False, False, False, None, None, None, None, None)
+    assert left == (False, False, False, None, None, None, None, None)
 
 
 def test_row_that_somebody_has_locked_holds_up_no_other(ground: Ground, store: PostgresTaskStore) -> None:

@@ -4,6 +4,10 @@
 {of_key} AND t.token = %(token)s AND t.epoch = %(epoch)s AND t.creation = %(creation)s
 AND t.lease_expires_at > clock_timestamp()
 
+-- fragment: leased
+-- It is held, or runs although nobody holds it: it expires. As the index says it.
+(t.token IS NOT NULL OR t.status IN ('running', 'cancelling')) IS TRUE
+
 -- fragment: held
 -- A claim: somebody holds it from now on.
 epoch = %(epoch)s, token = %(token)s, holder = %(holder)s, attempts = %(attempts)s,
@@ -123,11 +127,11 @@ FOR NO KEY UPDATE
 SELECT pg_xact_status(%(xid)s::text::xid8)
 
 -- name: of_tokens
-SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = ANY(%(tokens)s)
+SELECT {row} FROM {tasks} t WHERE {leased} AND t.token = ANY(%(tokens)s)
 
 -- name: expired
 SELECT {row} FROM {tasks} t
-WHERE t.leased AND NOT t.unreadable AND t.lease_expires_at <= clock_timestamp()
+WHERE {leased} AND NOT t.unreadable AND t.lease_expires_at <= clock_timestamp()
 ORDER BY t.heartbeat_at, t.account_id, t.user_id, t.task_id
 LIMIT %(limit)s
 
@@ -137,7 +141,7 @@ UPDATE {tasks} t
 SET since = coalesce(t.since, clock_timestamp()), heartbeat_at = coalesce(t.heartbeat_at, clock_timestamp()),
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 WHERE (t.account_id, t.user_id, t.task_id) IN (
-    SELECT l.account_id, l.user_id, l.task_id FROM {tasks} l WHERE l.leased AND l.lease_expires_at IS NULL
+    SELECT t.account_id, t.user_id, t.task_id FROM {tasks} t WHERE {leased} AND t.lease_expires_at IS NULL
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 
@@ -199,7 +203,7 @@ SELECT pg_advisory_xact_lock(l.key) FROM (SELECT key FROM unnest(%(keys)s::bigin
 
 -- name: running
 SELECT t.task_type, count(*) FROM {tasks} t
-WHERE t.leased AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
+WHERE {leased} AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
 GROUP BY t.task_type
 
 -- name: next
@@ -241,5 +245,5 @@ FROM (
     WHERE t.status = 'pending' AND t.token IS NULL AND NOT t.unreadable
 ) w, (
     SELECT count(*) AS number, min(t.since) AS oldest FROM {tasks} t
-    WHERE t.leased AND t.status IN ('running', 'cancelling') AND NOT t.unreadable
+    WHERE {leased} AND t.status IN ('running', 'cancelling') AND NOT t.unreadable
 ) r
