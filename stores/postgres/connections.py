@@ -59,10 +59,21 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
     """A connection on which no answer is waited for longer than ``patience_seconds``."""
 
     patience_seconds: float = math.inf
+    _poll: select.poll | None = None
 
     def wait(self, gen: Generator[Any, Any, _T], *args: Any, **kwargs: Any) -> _T:
         """Wait as the driver does, but not for ever. Raises TooLong."""
         return super().wait(_bounded(gen, SYSTEM_CLOCK.monotonic() + self.patience_seconds), *args, **kwargs)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is open and nothing has come: on an idle connection what comes is its end."""
+        if self.closed:
+            return False
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.fileno(), select.POLLIN | select.POLLPRI)
+        return not self._poll.poll(0)
 
 
 def _bounded(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
@@ -179,7 +190,7 @@ class Connections:
         while True:
             while self._idle:
                 connection = self._idle.pop().connection
-                if _is_alive(connection):
+                if connection.is_silent:
                     self._used += 1
                     return connection
                 dead.append(self._forget(connection))
@@ -197,9 +208,8 @@ class Connections:
     def give_back(self, connection: BoundedConnection) -> None:
         """Take a connection back, for the next caller if it is as good as new."""
         done = []
-        healthy = (
-            not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        )
+        # Asked of the C library itself: that of a closed connection is unknown.
+        healthy = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
         with self._changed:
             if connection not in self._everyone:  # of the parent process
                 return
@@ -256,16 +266,6 @@ def _close_all(connections: Iterable[BoundedConnection]) -> None:
                 connection.cancel_safe(timeout=_CANCEL_SECONDS)
         with contextlib.suppress(psycopg.Error):
             connection.close()
-
-
-def _is_alive(connection: BoundedConnection) -> bool:
-    """Tell whether nothing has come on an idle connection: what comes there is its end."""
-    try:
-        poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN | select.POLLPRI)
-        return not poll.poll(0)
-    except (psycopg.Error, OSError, ValueError):
-        return False
 
 
 def _disown(connection: BoundedConnection, *, idle: bool) -> None:

@@ -5,7 +5,8 @@ Owns the steps between a row and the rules of :mod:`task_tracker.transitions`. R
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from stores.postgres.database import Session
 from stores.postgres.rows import Row, RowVersion, missing, said_since
@@ -13,9 +14,23 @@ from task_tracker.errors import LeaseHeld
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Stored
 
-__all__ = ["check_free", "given", "intent_of", "locked", "write_free", "write_kept"]
+__all__ = ["Evidence", "check_free", "given", "intent_of", "locked", "write_free", "write_kept"]
 
 _HELD_BY_SOMEBODY = (TaskStatus.RUNNING, TaskStatus.CANCELLING)
+
+
+class Evidence(NamedTuple):
+    """What was seen of an expired lease: any sign of life changes it."""
+
+    creation: str
+    epoch: int
+    token: str | None
+    heartbeat_at: datetime | None
+
+    @classmethod
+    def of(cls, row: Row) -> Evidence:
+        """Return what a row shows."""
+        return cls(row.creation, row.epoch, row.token, row.heartbeat_at)
 
 
 def locked(session: Session, key: TaskKey) -> Row:

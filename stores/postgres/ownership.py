@@ -8,12 +8,11 @@ has the lease. What needs the record first (a claim, a wish to cancel) locks the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from stores.postgres.database import Database, Session
 from stores.postgres.fresh import Fresh, Known
-from stores.postgres.holding import check_free, intent_of, locked, write_free, write_kept
+from stores.postgres.holding import Evidence, check_free, intent_of, locked, write_free, write_kept
 from stores.postgres.rows import (
     Row,
     Rows,
@@ -41,19 +40,7 @@ _CHECKS: Final[Mapping[Write, Callable[[TaskRecord, TaskKey], None]]] = {
     "release": transitions.check_release,
     "end": transitions.check_end,
 }
-
-
-class _Evidence(NamedTuple):
-    """What was seen of an expired lease: any sign of life changes it."""
-
-    creation: str
-    epoch: int
-    token: str | None
-    heartbeat_at: datetime | None
-
-    @classmethod
-    def of(cls, row: Row) -> _Evidence:
-        return cls(row.creation, row.epoch, row.token, row.heartbeat_at)
+_STATEMENTS: Final[Mapping[Write, str]] = {"commit": "commit", "release": "give_up", "end": "end"}
 
 
 class Prepared(NamedTuple):
@@ -110,8 +97,14 @@ class Ownership:
         assert last is not None, "every creation has one"
         attempt = transitions.next_attempt(last, token, above=last.epoch, holder=holder, counted=True)
         record = transitions.claimed(known.record, known.now, attempt)
+        key = known.record.key
         params = {
-            **said(record),
+            "account_id": key.account_id,
+            "user_id": key.user_id,
+            "task_id": key.task_id,
+            "record": text_of(record),
+            "status": record.status.value,
+            "news": news_of(key),
             **self._held(attempt),
             "revision": known.revision,
             "before": last.epoch,
@@ -204,7 +197,7 @@ class Ownership:
                 row = Row(*found)
                 if session.again and row.token == token:
                     return self.mine(row)
-                if _Evidence.of(row) != evidence:
+                if Evidence.of(row) != evidence:
                     return None
                 record = self._rows.record(row)
                 if record.status is TaskStatus.PENDING:
@@ -271,13 +264,13 @@ class Ownership:
             "creation": record.creation,
             "token": lease.token,
             "epoch": lease.epoch,
-            # Whether a wish to cancel changes nothing about what is written.
-            "knows": how == "end" or (how == "commit" and knows),
+            # Whether a wish to cancel changes nothing about what a commit writes.
+            "knows": knows,
             "lease_seconds": self._lease_seconds,
         }
 
         def work(session: Session) -> Stored:
-            found = session.one("commit" if how == "commit" else "give_up", params)
+            found = session.one(_STATEMENTS[how], params)
             if found is not None:
                 return Stored(record, RowVersion(found[0]))
             with session.transaction():
@@ -372,7 +365,7 @@ class Ownership:
             except CorruptRecord:
                 set_aside += self.set_aside(session, row)
                 continue
-            found.append(Expired(record, row.holder, row.heartbeat_age or 0.0, _Evidence.of(row)))
+            found.append(Expired(record, row.holder, row.heartbeat_age or 0.0, Evidence.of(row)))
         return found, set_aside
 
     def set_aside(self, session: Session, row: Row) -> int:

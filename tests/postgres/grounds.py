@@ -19,6 +19,8 @@ from stores.postgres.names import Names
 from stores.postgres.store import PostgresTaskStore
 from task_tracker.clock import SYSTEM_CLOCK
 
+LEASED = "(token IS NOT NULL OR status IN ('running', 'cancelling')) IS TRUE"
+"""Of a row: it is held, or runs although nobody holds it."""
 TABLES = ("tasks", "deletions", "paused", "workers", "listeners")
 Control = psycopg.Connection[tuple[Any, ...]]
 
@@ -48,7 +50,8 @@ class Ground:
         """Make every heartbeat and every worker's fact look so much older."""
         self.run(
             "UPDATE {tasks} SET since = since - d.ago, heartbeat_at = heartbeat_at - d.ago, "
-            "lease_expires_at = lease_expires_at - d.ago FROM (SELECT make_interval(secs => %s) AS ago) d WHERE leased",
+            "lease_expires_at = lease_expires_at - d.ago FROM (SELECT make_interval(secs => %s) AS ago) d "
+            f"WHERE {LEASED}",
             seconds,
         )
         self.run("UPDATE {workers} SET published_at = published_at - make_interval(secs => %s)", seconds)

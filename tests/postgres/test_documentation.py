@@ -38,7 +38,7 @@ def test_columns_are_described_in_the_database_too(ground: Ground) -> None:
     """For whoever meets them there first; those whose name says it all apart."""
     found = ground.control.execute(
         "SELECT a.attname, col_description(a.attrelid, a.attnum) FROM pg_attribute a "
-        "WHERE a.attrelid = %s::regclass AND a.attnum > 0",
+        "WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped",
         [f'"{ground.names.schema}"."{ground.names.prefix}tasks"'],
     ).fetchall()
     bare = {name for name, said in found if not said}

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from stores.postgres import ending
+from stores.postgres.rows import revision_of, said
 from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
 from task_tracker.errors import LeaseLost, StoreUnavailable
@@ -59,7 +60,7 @@ def test_what_is_written_is_what_each_alone_would_have_written(
     columns = (
         "task_id, creation, record::text, unreadable, task_type, status, resource_id, kind, blocks, alone, created_at, "
         "handler_version, priority, not_before, deferred, ended_at, epoch, token, holder, attempts, since, "
-        "heartbeat_at, lease_expires_at, leased"
+        "heartbeat_at, lease_expires_at"
     )
     changed = [
         (lease, record.changed(resource_id=resource, not_before=5.25, priority=-3, message='"\\'))
@@ -75,7 +76,6 @@ def test_what_is_written_is_what_each_alone_would_have_written(
             for (name,) in ground.run(
                 "SELECT attname::text FROM pg_attribute WHERE attrelid = 'before'::regclass AND attnum > 0"
             )
-            if name != "leased"
         )
         ground.run(f"INSERT INTO {{tasks}} ({named}) SELECT {named} FROM before")
     finally:
@@ -83,6 +83,29 @@ def test_what_is_written_is_what_each_alone_would_have_written(
     for lease, record in changed:
         store.end(lease, record)
     assert ground.run(f"SELECT {columns} FROM {{tasks}} ORDER BY task_id") == written
+
+
+def test_end_says_what_its_record_says(ground: Ground, store: PostgresTaskStore) -> None:
+    """Also where it is not what was said when the task was claimed; nothing is left of the lease."""
+    ((lease, record),) = ends(store, 1)
+    ground.run("UPDATE {tasks} SET alone = true, deferred = true, unreadable = true, status = 'cancelling'")
+    stored = store.end(
+        lease,
+        record.changed(
+            task_type="other", resource_id="r", created_at=5.0, handler_version=9, not_before=4e9, priority=-3
+        ),
+    )
+    asked = said(stored.record)
+    (found,) = ground.run(
+        "SELECT record::text, task_type, status, resource_id, kind, blocks, created_at, handler_version, priority, "
+        "not_before, ended_at, revision FROM {tasks}"
+    )
+    columns = "record task_type status resource_id kind blocks created_at handler_version priority not_before ended_at"
+    assert found == (*(asked[column] for column in columns.split()), revision_of(stored.version))
+    (left,) = ground.run(
+        "SELECT alone, deferred, unreadable, token, holder, since, heartbeat_at, lease_expires_at FROM {tasks}"
+    )
+    assert left == (False, False, False, None, None, None, None, None)
 
 
 def test_row_that_somebody_has_locked_holds_up_no_other(ground: Ground, store: PostgresTaskStore) -> None:

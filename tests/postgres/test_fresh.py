@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,37 @@ def test_what_somebody_has_changed_is_claimed_as_it_is_now(
     taken = store.claim(stored.record.key, holder="mine")
     assert taken is not None
     assert taken[1].record.message == "of another"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"handler_version": 3, "priority": -7, "resource_id": "r", "not_before": 4e9},
+        {"handler_version": 1, "resource_id": "", "message": '"\\ä', "not_before": 1.5},
+    ],
+)
+def test_row_is_as_any_other_claim_leaves_it(
+    ground: Ground,
+    store: PostgresTaskStore,
+    other: PostgresTaskStore,
+    make: RecordMaker,
+    said: dict[str, Any],
+) -> None:
+    """In every column, though fewer are written; also if somebody has set the row aside meanwhile."""
+    for user, creator in (("fresh", store), ("read", other)):
+        stored = creator.create_if_no_active(make("t", user_id=user, created_at=1.0, **said))
+        assert stored is not None
+        ground.run("UPDATE {tasks} SET unreadable = true WHERE user_id = %s", user)
+        assert store.claim(stored.record.key, holder="mine") is not None
+    one, another = ground.run(
+        "SELECT record::jsonb - '{{user_id,creation,attempt,started_at,updated_at}}'::text[], "
+        "record::jsonb -> 'attempt' ->> 'epoch', record::jsonb -> 'attempt' ->> 'token' = token, unreadable, "
+        "task_type, status, resource_id, kind, blocks, alone, created_at, handler_version, priority, not_before, "
+        "deferred, ended_at, epoch, holder, attempts, abs(extract(epoch FROM since - heartbeat_at)) < 0.1, "
+        "round(extract(epoch FROM lease_expires_at - heartbeat_at)::numeric, 1) FROM {tasks}"
+    )
+    assert one == another
 
 
 def test_claim_on_behalf_of_somebody_uses_up_what_is_known(

@@ -376,7 +376,7 @@ def left(ground: Ground) -> list[tuple[object, ...]]:
     """Return the rows that are left, with columns and record side by side, and what is paused or fenced."""
     rows = ground.run(
         "SELECT task_id, status, record ->> 'status', record ->> 'message', record -> 'attempt' ->> 'epoch', "
-        "epoch, holder, attempts, token IS NULL, leased, blocks, alone FROM {tasks} ORDER BY task_id"
+        "epoch, holder, attempts, token IS NULL, blocks, alone FROM {tasks} ORDER BY task_id"
     )
     for row in rows:
         assert row[1] == row[2], "the column says what the record says"

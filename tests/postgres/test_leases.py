@@ -20,7 +20,7 @@ from task_tracker.testing import RecordMaker, jobs
 from task_tracker.testing.answers import claimed_by, taken_over
 from task_tracker.testing.racing import race
 from tests.contract.lease_harnesses import SteppedClock
-from tests.postgres.grounds import Ground
+from tests.postgres.grounds import LEASED, Ground
 
 KIND = ("reindex", 1)
 
@@ -134,7 +134,7 @@ class TestForeignRows:
 
         def without() -> int:
             (number,) = ground.run(
-                "SELECT count(*) FROM {tasks} WHERE leased <> (lease_expires_at IS NOT NULL)"
+                f"SELECT count(*) FROM {{tasks}} WHERE ({LEASED}) <> (lease_expires_at IS NOT NULL)"
             )[0]
             return int(number)
 
@@ -146,7 +146,7 @@ class TestForeignRows:
         claimed_by(store, store.create(make()).record.key, count_attempt=False)
         store.create(make(handler_version=1))
         assert next_id(store) is not None
-        assert (without(), ground.run("SELECT count(*) FROM {tasks} WHERE leased")) == (0, [(6,)])
+        assert (without(), ground.run(f"SELECT count(*) FROM {{tasks}} WHERE {LEASED}")) == (0, [(6,)])
         store.release(lease, transitions.released(stored.record, stored.record.updated_at))
         ground.lapse(31)
         for expired in store.expired():
@@ -154,7 +154,7 @@ class TestForeignRows:
             assert without() == 0
             if taken is not None:
                 store.end(taken[0], transitions.cancelled(taken[1].record, taken[1].record.updated_at))
-        assert (without(), ground.run("SELECT count(*) FROM {tasks} WHERE leased")) == (0, [(0,)])
+        assert (without(), ground.run(f"SELECT count(*) FROM {{tasks}} WHERE {LEASED}")) == (0, [(0,)])
 
     @pytest.mark.parametrize("document", ['{"status": "pending"}', "[]", "null"])
     def test_row_that_is_no_record_is_in_nobodys_way(

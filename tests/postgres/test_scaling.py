@@ -108,6 +108,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "the next": ("next", {"types": ["reindex", "other"], "versions": [1, 1], "depth": 16, "most": 1}),
     "what runs": ("running", {"types": ["reindex"]}),
     "what expired": ("expired", {"limit": 1000}),
+    "whose tokens these are": ("of_tokens", {"tokens": ["nothing"]}),
     "the oldest that wait": (
         "unclaimed",
         {"types": None, "versions": None, "handled": None, "older_than_seconds": 0.0, "limit": 50},

@@ -84,7 +84,8 @@ def test_a_worker_elsewhere_is_woken(ground: Ground) -> None:
         claimed = here.submit("note", **OWNER, not_before=4e9).record
         here.start(claimed.task_id, **OWNER)
         ground.run(
-            "UPDATE {tasks} SET not_before = NULL, record = (record::jsonb - 'not_before')::json WHERE leased"
+            "UPDATE {tasks} SET not_before = NULL, record = (record::jsonb - 'not_before')::json "
+            "WHERE token IS NOT NULL"
         )
         here.release(claimed.task_id, **OWNER)
         assert here.wake_up_failures == 0

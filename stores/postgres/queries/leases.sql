@@ -4,6 +4,10 @@
 {of_key} AND t.token = %(token)s AND t.epoch = %(epoch)s AND t.creation = %(creation)s
 AND t.lease_expires_at > clock_timestamp()
 
+-- fragment: leased
+-- It is held, or runs although nobody holds it: it expires. As the index says it.
+(t.token IS NOT NULL OR t.status IN ('running', 'cancelling')) IS TRUE
+
 -- fragment: held
 -- A claim: somebody holds it from now on.
 epoch = %(epoch)s, token = %(token)s, holder = %(holder)s, attempts = %(attempts)s,
@@ -14,11 +18,18 @@ lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 -- Claim a row that is locked, and write its record.
 UPDATE {tasks} t SET {said}, {held} WHERE {of_key} RETURNING t.revision, {told}
 
+-- fragment: told_of_change
+-- The fragment `told` for a task that does not wait for a worker.
+CASE WHEN %(news)s::text IS NOT NULL AND EXISTS (
+    SELECT FROM {listeners} l WHERE {listens} AND l.changes
+) THEN pg_notify({changes_channel}, %(news)s::text) IS NOT NULL END
+
 -- name: hold_fresh
--- Claim a row that nobody has touched since this process created it.
-UPDATE {tasks} t SET {said}, {held}
+-- Claim a row that nobody has touched since this process created it: of what is said of it only the state changes.
+UPDATE {tasks} t
+SET record = %(record)s::json, revision = DEFAULT, unreadable = false, status = %(status)s, deferred = false, {held}
 WHERE {of_key} AND t.revision = %(revision)s AND t.epoch = %(before)s AND t.token IS NULL
-RETURNING t.revision, {told}
+RETURNING t.revision, {told_of_change}
 
 -- name: hold_all
 -- Claim rows that are locked, each with its record: of what is said of them only the state changes. The lists are in
@@ -54,10 +65,21 @@ RETURNING t.status = 'cancelling'
 -- A cancel that the writer does not know of must not be lost: such a record is read first.
 UPDATE {tasks} t SET {said} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s) RETURNING t.revision
 
+-- name: end
+-- The last write under a lease that ends the task: whoever wanted to cancel it has nothing more to wait for.
+UPDATE {tasks} t
+SET record = %(record)s::json, revision = DEFAULT, unreadable = false,
+    task_type = %(task_type)s, status = %(status)s, resource_id = %(resource_id)s,
+    kind = %(kind)s, blocks = false, alone = false,
+    created_at = %(created_at)s::float8, handler_version = %(handler_version)s::bigint, priority = %(priority)s,
+    not_before = %(not_before)s::float8, deferred = false, ended_at = %(ended_at)s::float8,
+    token = NULL, holder = NULL, since = NULL, heartbeat_at = NULL, lease_expires_at = NULL
+WHERE {held_by}
+RETURNING t.revision, {told_of_change}
+
 -- name: give_up
--- The last write under a lease: the end, or the return of the task to the others.
-UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND (t.status <> 'cancelling' OR %(knows)s)
-RETURNING t.revision, {told}
+-- The last write under a lease that returns the task to the others.
+UPDATE {tasks} t SET {said}, {nobody} WHERE {held_by} AND t.status <> 'cancelling' RETURNING t.revision, {told}
 
 -- name: end_all
 -- The same for several ends. A row that somebody else has locked is left out, so that none of the others is held up, nor
@@ -105,11 +127,11 @@ FOR NO KEY UPDATE
 SELECT pg_xact_status(%(xid)s::text::xid8)
 
 -- name: of_tokens
-SELECT {row} FROM {tasks} t WHERE t.leased AND t.token = ANY(%(tokens)s)
+SELECT {row} FROM {tasks} t WHERE {leased} AND t.token = ANY(%(tokens)s)
 
 -- name: expired
 SELECT {row} FROM {tasks} t
-WHERE t.leased AND NOT t.unreadable AND t.lease_expires_at <= clock_timestamp()
+WHERE {leased} AND NOT t.unreadable AND t.lease_expires_at <= clock_timestamp()
 ORDER BY t.heartbeat_at, t.account_id, t.user_id, t.task_id
 LIMIT %(limit)s
 
@@ -119,7 +141,7 @@ UPDATE {tasks} t
 SET since = coalesce(t.since, clock_timestamp()), heartbeat_at = coalesce(t.heartbeat_at, clock_timestamp()),
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 WHERE (t.account_id, t.user_id, t.task_id) IN (
-    SELECT l.account_id, l.user_id, l.task_id FROM {tasks} l WHERE l.leased AND l.lease_expires_at IS NULL
+    SELECT t.account_id, t.user_id, t.task_id FROM {tasks} t WHERE {leased} AND t.lease_expires_at IS NULL
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 
@@ -181,7 +203,7 @@ SELECT pg_advisory_xact_lock(l.key) FROM (SELECT key FROM unnest(%(keys)s::bigin
 
 -- name: running
 SELECT t.task_type, count(*) FROM {tasks} t
-WHERE t.leased AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
+WHERE {leased} AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
 GROUP BY t.task_type
 
 -- name: next
@@ -223,5 +245,5 @@ FROM (
     WHERE t.status = 'pending' AND t.token IS NULL AND NOT t.unreadable
 ) w, (
     SELECT count(*) AS number, min(t.since) AS oldest FROM {tasks} t
-    WHERE t.leased AND t.status IN ('running', 'cancelling') AND NOT t.unreadable
+    WHERE {leased} AND t.status IN ('running', 'cancelling') AND NOT t.unreadable
 ) r

@@ -125,7 +125,7 @@ WHERE EXISTS (SELECT FROM {listeners} l WHERE {listens})
 -- All rows, page by page, with the columns that say what the record says.
 SELECT t.account_id, t.user_id, t.task_id, t.record, t.revision, t.unreadable,
     t.task_type, t.status, t.resource_id, t.kind, t.blocks, t.created_at, t.handler_version, t.priority, t.not_before,
-    t.ended_at, t.leased AND t.lease_expires_at IS NULL, t.token IS NOT NULL
+    t.ended_at, ({leased}) AND t.lease_expires_at IS NULL, t.token IS NOT NULL
 FROM {tasks} t
 WHERE (t.account_id, t.user_id, t.task_id) > (%(account_id)s, %(user_id)s, %(task_id)s)
 ORDER BY t.account_id, t.user_id, t.task_id
