@@ -15,15 +15,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from task_tracker import transitions
 from task_tracker.call_threads import NoThread
 from task_tracker.clock import Clock
-from task_tracker.errors import StoreUnavailable
+from task_tracker.errors import StoreUnavailable, TaskTrackerError
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.freed import FreedSlots
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.limits import Kind, Limits
 from task_tracker.worker.readiness import StoreHealth
+from task_tracker.worker.retrying import uncounted
 from task_tracker.worker.shortage import MOST_AT_ONCE, Shortage
 from task_tracker.worker.slots import Slots
 
@@ -122,16 +124,23 @@ class Claimer:
         more = self._store.claim_several(
             most, holder=self._holder(), task_types=kinds, max_running=limits or None
         )
-        for lease, stored in more:
+        for number, (lease, stored) in enumerate(more):
             try:
                 self._heartbeats.hold(lease, stored, asked_at)
             except RuntimeError as error:
-                # Without a heartbeat the lease would be lost in the middle of the work; it expires by itself.
+                # Without a heartbeat the lease would be lost in the middle of the work.
+                self._give_back(more[number:])
                 raise StoreUnavailable(
                     f"no thread could be started to keep the lease on task {lease.key.task_id}; another worker gets it"
                 ) from error
             claimed.append((lease, stored))
         return bool(more)
+
+    def _give_back(self, claimed: Sequence[Claimed]) -> None:
+        """Let go of what nobody keeps; what cannot be given back expires by itself."""
+        for lease, stored in claimed:
+            with contextlib.suppress(TaskTrackerError):
+                self._store.release(lease, uncounted(transitions.released(stored.record, self._clock.now())))
 
     def _claimable(self) -> tuple[Sequence[Kind], Mapping[str, int]]:
         """Return the kinds that may be claimed now, and the limits under which."""
