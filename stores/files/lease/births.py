@@ -105,9 +105,11 @@ class Births:
             with contextlib.suppress(OSError):
                 self._control.remove_file(staged)
             raise
-        with contextlib.suppress(OSError):  # it exists: what is left of this, recovery finishes
+        try:
             self._settle(record, name, entry)
             self._control.remove_file(staged)
+        except OSError:
+            return data  # it exists: what is left of this, recovery finishes
         return data
 
     def _link(self, staged: str, place: Place, record: TaskRecord) -> None:

@@ -130,7 +130,7 @@ def digest(key: TaskKey) -> str:
 def life_of(record: TaskRecord) -> str:
     """Return which life of its id a record is."""
     life = record.creation
-    return life if life is not None and _TOKEN.fullmatch(life) else LEGACY
+    return life if life is not None and _is_token(life) else LEGACY
 
 
 def attempt_of(record: TaskRecord) -> Attempt | None:
@@ -163,9 +163,19 @@ def announcement_of(name: str) -> tuple[str, str, str] | None:
     return None if task_id is None else (match["kind"], task_id, match["life"])
 
 
+@lru_cache(maxsize=1024)  # a name is made several times in each step of a task
+def _is_token(text: str) -> bool:
+    return _TOKEN.fullmatch(text) is not None
+
+
 _decoded = lru_cache(maxsize=1024)(decode_component)
 
 
 def _key_text(key: TaskKey) -> str:
-    text = "+".join(encode_component(part) for part in key)
+    text = f"{_owner_text(key.account_id, key.user_id)}+{encode_component(key.task_id)}"
     return text if len(text) <= _LONGEST_KEY else f"{_DIGEST}{digest(key)}"
+
+
+@lru_cache(maxsize=1024)
+def _owner_text(account_id: str, user_id: str) -> str:
+    return f"{encode_component(account_id)}+{encode_component(user_id)}"
