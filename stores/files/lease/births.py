@@ -78,7 +78,7 @@ class Births:
         place.prepare()
         try:
             self._control.write(staged, data, sync=self._sync)
-            self._make_entry(entry, name, record.key)
+            self._make_entry(entry, name, record)
             if transitions.blocks_duplicates(record.status, record.completed_at):
                 self._announcements.make(record, is_staged=True)
             if alone and not self._announcements.alone(record):
@@ -129,12 +129,12 @@ class Births:
             return False
         return found is not None and found.creation == record.creation
 
-    def _make_entry(self, path: str, name: EntryName, key: TaskKey) -> None:
+    def _make_entry(self, path: str, name: EntryName, record: TaskRecord) -> None:
         with contextlib.suppress(FileExistsError):
             self._ops.mkdir(path)
         if name.is_digest:
             with contextlib.suppress(FileExistsError):
-                self._control.write(f"{path}/{KEY}", orjson.dumps(list(key)), sync=self._sync)
+                self._control.write(f"{path}/{KEY}", orjson.dumps(list(record.key)), sync=self._sync)
 
     def _settle(self, record: TaskRecord, name: EntryName, entry: str) -> None:
         """Move the entry of a record that is there to where it belongs; a helper may have done so."""
@@ -237,7 +237,7 @@ class Births:
         staged, entry = self._control.staged_record(token), f"{self._control.new}/{name}"
         self._control.write(staged, token.encode(), sync=self._sync)
         try:
-            self._make_entry(entry, name, record.key)
+            self._make_entry(entry, name, record)
             # Suspended since it was read, the record may have gone on under an entry of its own.
             if self._read(record.key) != record:
                 self._entries.remove(entry)

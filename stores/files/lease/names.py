@@ -82,7 +82,13 @@ class EntryName(NamedTuple):
     def of(cls, record: TaskRecord, epoch: int, token: str) -> EntryName:
         """Return the name of the entry of ``record`` at this epoch."""
         microseconds = min(max(round(record.created_at * 1_000_000), 0), _MAX_MICROSECONDS)
-        return cls(f"{microseconds:016d}", _key_text(record.key), life_of(record), epoch, token)
+        return cls(
+            f"{microseconds:016d}",
+            _key_text(record.account_id, record.user_id, record.task_id),
+            life_of(record),
+            epoch,
+            token,
+        )
 
     def claimed(self, token: str, *, above: int = 0) -> EntryName:
         """Return the name that the next claim gives the entry once it is complete: an epoch higher than any before."""
@@ -171,9 +177,9 @@ def _is_token(text: str) -> bool:
 _decoded = lru_cache(maxsize=1024)(decode_component)
 
 
-def _key_text(key: TaskKey) -> str:
-    text = f"{_owner_text(key.account_id, key.user_id)}+{encode_component(key.task_id)}"
-    return text if len(text) <= _LONGEST_KEY else f"{_DIGEST}{digest(key)}"
+def _key_text(account_id: str, user_id: str, task_id: str) -> str:
+    text = f"{_owner_text(account_id, user_id)}+{encode_component(task_id)}"
+    return text if len(text) <= _LONGEST_KEY else f"{_DIGEST}{digest(TaskKey(account_id, user_id, task_id))}"
 
 
 @lru_cache(maxsize=1024)
