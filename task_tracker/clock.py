@@ -54,7 +54,7 @@ class SystemClock:
 
     def now(self) -> float:
         """Return Unix time in seconds, UTC, rounded to microseconds."""
-        return round(time.time(), 6)
+        return (time.time_ns() + 500) // 1000 / 1_000_000
 
     def monotonic(self) -> float:
         """Return ``time.monotonic()``."""

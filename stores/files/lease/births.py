@@ -130,8 +130,7 @@ class Births:
         return found is not None and found.creation == record.creation
 
     def _make_entry(self, path: str, name: EntryName, record: TaskRecord) -> None:
-        with contextlib.suppress(FileExistsError):
-            self._ops.mkdir(path)
+        self._control.make_directory(path)
         if name.is_digest:
             with contextlib.suppress(FileExistsError):
                 self._control.write(f"{path}/{KEY}", orjson.dumps(list(record.key)), sync=self._sync)

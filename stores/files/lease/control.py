@@ -289,8 +289,15 @@ class Control:
         above = self.directory
         for part in parts:
             above = f"{above}/{part}"
-            with contextlib.suppress(FileExistsError):
-                self.ops.mkdir(above)
+            self.make_directory(above)
+
+    def make_directory(self, path: str) -> bool:
+        """Make a directory; False if it was there."""
+        try:
+            self.ops.mkdir(path)
+        except FileExistsError:
+            return False
+        return True
 
     def remove_file(self, path: str) -> bool:
         """Unlink; False if it was gone."""
