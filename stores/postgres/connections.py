@@ -158,7 +158,8 @@ class Connections:
             with self._changed:
                 connection = self._wait_for_one(dead)
         finally:
-            _close_all(dead)
+            if dead:
+                _close_all(dead)
         if connection is not None:
             return connection
         try:
@@ -175,7 +176,7 @@ class Connections:
 
     def _wait_for_one(self, dead: list[BoundedConnection]) -> BoundedConnection | None:
         """Return an idle one, or None if the caller is to open one; its place is taken already."""
-        deadline = SYSTEM_CLOCK.monotonic() + self._patience
+        deadline: float | None = None
         while True:
             while self._idle:
                 connection = self._idle.pop().connection
@@ -186,7 +187,9 @@ class Connections:
             if self._used < self._size:
                 self._used += 1
                 return None
-            left = deadline - SYSTEM_CLOCK.monotonic()
+            now = SYSTEM_CLOCK.monotonic()
+            deadline = now + self._patience if deadline is None else deadline
+            left = deadline - now
             if left <= 0:
                 raise StoreUnavailable(
                     f"all {self._size} connections of this process have been in use for {self._patience:g} s; try "
@@ -212,7 +215,8 @@ class Connections:
             else:
                 done.append(self._forget(connection))
             self._changed.notify()
-        _close_all(done)
+        if done:
+            _close_all(done)
 
     def prepare_statements(self, connection: BoundedConnection, *, wanted: bool) -> None:
         """Have the server keep the plans of statements that come often, on ``connection`` and on those opened later."""
