@@ -167,10 +167,11 @@ class RecordAccess:
             return None
         if joined is not None:
             return stored.record
-        self._forget_loss(record.key)
+        key = record.key
+        self._forget_loss(key)
         self.cache.put(stored, mark)
-        if self.cache.get(record.key) is not stored:
-            self._look_again(record.key)  # dropped meanwhile: it, or what had its id before
+        if self.cache.get(key) is not stored:
+            self._look_again(key)  # dropped meanwhile: it, or what had its id before
         return stored.record
 
     def joined(self, connection: object) -> Joined:

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Mapping
 from task_tracker import transitions
 from task_tracker.forks import renew_after_fork
 from task_tracker.listing import TaskPage
-from task_tracker.records import TaskKey, TaskRecord, TaskStatus
+from task_tracker.records import TERMINAL, TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Query, Stored
 
 __all__ = ["TaskCache"]
@@ -106,25 +106,30 @@ class TaskCache:
         """
         record = stored.record
         key = record.key
+        is_end = record.status in TERMINAL
         with self._lock:
-            if self._dropped.get(key, 0) > mark:
+            if self._dropped and self._dropped.get(key, 0) > mark:
                 return
-            if record.status.is_terminal and self._dropped_unnamed > mark:
+            if is_end and self._dropped_unnamed > mark:
                 return  # it would be believed without asking
             ended = self._ended.get(key)
-            if record.status.is_terminal:
+            if is_end:
                 self._active.pop(key, None)
                 self._ended[key] = stored
             elif ended is not None and ended.record.created_at == record.created_at:
                 return
             else:
-                self._ended.pop(key, None)
+                if ended is not None:
+                    del self._ended[key]
                 self._active[key] = stored
-            self._forgotten.pop(key, None)
-            known = self._owners.get(record.task_id, ())
-            if key not in known:
+            if self._forgotten:
+                self._forgotten.pop(key, None)
+            known = self._owners.get(record.task_id)
+            if known is None:
+                self._owners[record.task_id] = (key,)
+            elif key not in known:
                 self._owners[record.task_id] = (*known, key)
-            if len(self) > self._max_records:
+            if len(self._ended) + len(self._active) > self._max_records:
                 self._make_room()
 
     def drop(self, key: TaskKey) -> None:

@@ -6,8 +6,9 @@ Refuses to know anything about tasks.
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
+import re
 import threading
 import time
 from typing import Final, Protocol
@@ -20,6 +21,7 @@ _SUB_MILLISECOND_STEPS: Final = (
     4096  # RFC 9562, 6.2 method 3: the 12 bits of rand_a hold a fraction of the ms
 )
 _FOLLOW_JUMP_MS: Final = 1000
+_GENERATED_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 class Clock(Protocol):
@@ -52,7 +54,7 @@ class SystemClock:
 
     def now(self) -> float:
         """Return Unix time in seconds, UTC, rounded to microseconds."""
-        return round(time.time(), 6)
+        return (time.time_ns() + 500) // 1000 / 1_000_000
 
     def monotonic(self) -> float:
         """Return ``time.monotonic()``."""
@@ -64,7 +66,7 @@ class SystemClock:
 
     def new_token(self) -> str:
         """Return 32 hex digits from the system's random source."""
-        return secrets.token_hex(16)
+        return os.urandom(16).hex()
 
     def jitter(self, seconds: float) -> float:
         """Return a random time between half of ``seconds`` and ``seconds``."""
@@ -87,8 +89,9 @@ class _IdSequence:
         self._lock = threading.Lock()
 
     def next(self, at: float) -> str:
-        milliseconds, fraction = divmod(at * 1000, 1)
-        stamp = (int(milliseconds), int(fraction * _SUB_MILLISECOND_STEPS))
+        exact = at * 1000
+        milliseconds = int(exact // 1)
+        stamp = (milliseconds, int((exact - milliseconds) * _SUB_MILLISECOND_STEPS))
         with self._lock:
             # A clock that stands still or steps back a little is counted on; a jump is followed.
             if stamp <= self._last and self._last[0] - stamp[0] < _FOLLOW_JUMP_MS:
@@ -96,23 +99,19 @@ class _IdSequence:
                 if stamp[1] == _SUB_MILLISECOND_STEPS:
                     stamp = (stamp[0] + 1, 0)
             self._last = stamp
-        return uuid7_text(*stamp, secrets.randbits(62))
+        return uuid7_text(*stamp, int.from_bytes(os.urandom(8)) >> 2)
 
 
 def uuid7_text(milliseconds: int, fraction: int, randomness: int) -> str:
     """Return the UUIDv7 of RFC 9562, 5.7: 48 bits of Unix ms, 12 bits of fraction, 62 random bits."""
-    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0x2 << 62 | randomness
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    time = f"{milliseconds & (2**48 - 1):012x}"
+    rest = f"{0x2 << 62 | randomness:016x}"
+    return f"{time[:8]}-{time[8:]}-7{fraction:03x}-{rest[:4]}-{rest[4:]}"
 
 
 def is_generated_id(task_id: str) -> bool:
     """Tell whether ``task_id`` has the form of a generated id: a UUIDv7 in lower-case canonical text."""
-    if len(task_id) != 36 or task_id[14] != "7" or task_id[19] not in "89ab":
-        return False
-    if task_id[8] != "-" or task_id[13] != "-" or task_id[18] != "-" or task_id[23] != "-":
-        return False
-    return not (task_id.replace("-", "").strip("0123456789abcdef")) and task_id.count("-") == 4
+    return _GENERATED_ID.fullmatch(task_id) is not None
 
 
 def time_of_id(task_id: str) -> float:

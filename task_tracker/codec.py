@@ -54,7 +54,7 @@ _ENCODED_EXTENSIONS: Final = {
     "history": "history_json",
 }
 _EXTENSIONS: Final = (*_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS)
-_WRITTEN_EXTENSIONS: Final = tuple((name, name in _ENCODED_EXTENSIONS) for name in _EXTENSIONS)
+_NUMBER_OF_PLAIN: Final = len(_PLAIN_EXTENSIONS)
 _READ_EXTENSIONS: Final = attrgetter(
     *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS.values(), "attempt", "extra_json"
 )
@@ -119,12 +119,21 @@ def encode_record(record: TaskRecord) -> bytes:
 
 
 def _add_extensions(document: dict[str, Any], extensions: tuple[Any, ...]) -> None:
-    *values, attempt, extra_json = extensions
-    for (name, is_encoded), value in zip(_WRITTEN_EXTENSIONS, values, strict=True):
+    for name, value in zip(_PLAIN_EXTENSIONS, extensions, strict=False):
         if value is not None:
-            document[name] = orjson.Fragment(value) if is_encoded else value
+            document[name] = value
+    *encoded, attempt, extra_json = extensions[_NUMBER_OF_PLAIN:]
+    for name, value in zip(_ENCODED_EXTENSIONS, encoded, strict=True):
+        if value is not None:
+            document[name] = orjson.Fragment(value)
     if attempt is not None:
-        document["attempt"] = attempt
+        # orjson knows dataclasses, and takes three times as long for one.
+        document["attempt"] = {
+            "epoch": attempt.epoch,
+            "token": attempt.token,
+            "holder": attempt.holder,
+            "count": attempt.count,
+        }
     if extra_json is not None:
         document.update(orjson.loads(extra_json))
 

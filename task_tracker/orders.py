@@ -26,8 +26,7 @@ class Submission(NamedTuple):
         return self.record.task_id
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(NamedTuple):
     """The arguments of :meth:`task_tracker.TaskTracker.submit`, which says what they mean."""
 
     task_type: str

@@ -87,7 +87,6 @@ class Submitter:
         dedupe = check_flag(order.dedupe, "dedupe")
         handler, version = self._chosen(order.task_type, order.version, unregistered=order.unregistered)
         payload = _encoded(order.payload, handler)
-        meta = _meta_of(order)
         record = new_record(
             self._clock,
             order.task_type,
@@ -95,9 +94,8 @@ class Submitter:
             order.account_id,
             order.user_id,
             task_id=order.task_id,
-            meta=meta,
+            meta=_meta_of(order),
             private=order.private,
-        ).changed(
             payload_json=self._sizes.check_payload(payload),
             handler_version=version,
             not_before=check_start_time(order.not_before),
@@ -278,13 +276,16 @@ def new_record(
     *,
     task_id: str | None = None,
     meta: Mapping[str, Any] | None = None,
-    payload: object = None,
     private: object = None,
+    **checked: Any,
 ) -> TaskRecord:
-    """Return the record of a new pending task. Raises ValueError for what cannot be stored."""
+    """Return the record of a new pending task, with fields that were ``checked`` before.
+
+    Raises ValueError for what cannot be stored.
+    """
     check_owner(account_id or "", user_id or "")
     now = clock.now()
-    return TaskRecord(
+    return TaskRecord.of(
         task_id=clock.new_id(now) if task_id is None else check_id(task_id, "task_id"),
         task_type=check_id(task_type, "task_type"),
         status=TaskStatus.PENDING,
@@ -296,8 +297,8 @@ def new_record(
         if resource_id is None
         else check_resource_id(check_text(resource_id, "resource_id")),
         meta_json=_meta(meta),
-        payload_json=None if payload is None else encode_value(payload, "payload"),
         private_json=None if private is None else _private(private),
+        **checked,
     )
 
 
@@ -362,11 +363,12 @@ def _id_of_resumed(old: TaskRecord) -> str:
 def _meta_of(order: Order) -> Mapping[str, Any] | None:
     """Return what a new task's ``meta`` holds. Raises ValueError for names that are the library's own."""
     _check_mapping(order.meta)
-    for name in _OWN_NAMES:
-        if order.meta is not None and name in order.meta:
-            raise ValueError(
-                f"meta has the key {name!r}, which this library writes itself; choose another name"
-            )
+    if order.meta is not None:
+        for name in _OWN_NAMES:
+            if name in order.meta:
+                raise ValueError(
+                    f"meta has the key {name!r}, which this library writes itself; choose another name"
+                )
     if order.submitted_by is None:
         return order.meta
     return {**(order.meta or {}), SUBMITTED_BY: order.submitted_by}

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from task_tracker import endings, transitions
 from task_tracker.access import RecordAccess, Step, check_owner
 from task_tracker.clock import SYSTEM_CLOCK, Clock
-from task_tracker.codec import check_id
+from task_tracker.codec import check_id, encode_value
 from task_tracker.coordination import Coordination
 from task_tracker.defaults import (
     MAX_CACHED,
@@ -183,8 +183,8 @@ class TaskTracker:
             user_id,
             task_id=task_id,
             meta=meta,
-            payload=payload,
             private=private,
+            payload_json=None if payload is None else encode_value(payload, "payload"),
         )
         created = self.access.add(
             record, joined=None if connection is None else self.access.joined(connection)

@@ -210,7 +210,9 @@ def next_attempt(
 
 def first_attempt(token: str, said: Attempt | None = None) -> Attempt:
     """Return the attempt of a record that is created: nobody has claimed it but in the store that ``said`` is from."""
-    last = carried_on(None, said) or Attempt(0, "", "", 0)
+    last = carried_on(None, said)
+    if last is None:
+        return Attempt(0, token, "", 0)
     return Attempt(last.epoch, token, last.holder, last.count)
 
 

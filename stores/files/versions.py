@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from stores.files.backing import AnySignature
 from task_tracker.records import TaskKey, TaskRecord
@@ -23,9 +23,10 @@ class FileVersion(NamedTuple):
     settled: bool
 
     @classmethod
-    def of(cls, data: bytes, signature: AnySignature | None, settled: bool = False) -> FileVersion:
+    def of(cls, data: bytes, signature: AnySignature | None, settled: bool = False) -> Self:
         """Return the version of the file that holds ``data``; just written, it has no signature worth knowing."""
-        return cls(hashlib.blake2b(data, digest_size=16).digest(), signature, settled)
+        # As the class would, in half the time: one for each write.
+        return tuple.__new__(cls, (hashlib.blake2b(data, digest_size=16).digest(), signature, settled))
 
 
 RecordReader = Callable[[TaskKey], tuple[TaskRecord, FileVersion, int]]

@@ -35,6 +35,7 @@ _IDLE_SECONDS: Final = 60.0
 """How long a connection that nobody needs is kept."""
 _PREPARE_AFTER: Final = 3
 """Times that a statement is sent as it is."""
+_AT_REST: Final = psycopg.pq.TransactionStatus.IDLE
 _CANCEL_SECONDS: Final = 1
 _LONGEST_GRACE_SECONDS: Final = 2.0
 """How much longer than the server this side waits."""
@@ -148,7 +149,9 @@ class Connections:
         renew_after_fork(self)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._idle: list[_Idle] = []
         self._used = 0
 
@@ -166,27 +169,28 @@ class Connections:
         """Return a connection that nobody else has. Raises psycopg.Error, StoreUnavailable."""
         dead: list[BoundedConnection] = []
         try:
-            with self._changed:
+            with self._lock:
                 connection = self._wait_for_one(dead)
         finally:
-            _close_all(dead)
+            if dead:
+                _close_all(dead)
         if connection is not None:
             return connection
         try:
             connection = self._open()
             connection.prepare_threshold = self._prepare_after
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._used -= 1
-                self._changed.notify()
+                self._freed()
             raise
-        with self._changed:
+        with self._lock:
             self._everyone.add(connection)
         return connection
 
     def _wait_for_one(self, dead: list[BoundedConnection]) -> BoundedConnection | None:
         """Return an idle one, or None if the caller is to open one; its place is taken already."""
-        deadline = SYSTEM_CLOCK.monotonic() + self._patience
+        deadline: float | None = None
         while True:
             while self._idle:
                 connection = self._idle.pop().connection
@@ -197,20 +201,26 @@ class Connections:
             if self._used < self._size:
                 self._used += 1
                 return None
-            left = deadline - SYSTEM_CLOCK.monotonic()
+            now = SYSTEM_CLOCK.monotonic()
+            deadline = now + self._patience if deadline is None else deadline
+            left = deadline - now
             if left <= 0:
                 raise StoreUnavailable(
                     f"all {self._size} connections of this process have been in use for {self._patience:g} s; try "
                     "again, or raise storage.task_tracker.options.pool_size"
                 )
-            self._changed.wait(left)
+            self._waiting += 1
+            try:
+                self._changed.wait(left)
+            finally:
+                self._waiting -= 1
 
     def give_back(self, connection: BoundedConnection) -> None:
         """Take a connection back, for the next caller if it is as good as new."""
         done = []
-        # Asked of the C library itself: that of a closed connection is unknown.
-        healthy = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        with self._changed:
+        # Asked of libpq itself, for which a connection that is closed or broken is in no known state.
+        healthy = connection.pgconn.transaction_status == _AT_REST
+        with self._lock:
             if connection not in self._everyone:  # of the parent process
                 return
             self._used -= 1
@@ -221,8 +231,9 @@ class Connections:
                     done.append(self._forget(self._idle.pop(0).connection))
             else:
                 done.append(self._forget(connection))
-            self._changed.notify()
-        _close_all(done)
+            self._freed()
+        if done:
+            _close_all(done)
 
     def prepare_statements(self, connection: BoundedConnection, *, wanted: bool) -> None:
         """Have the server keep the plans of statements that come often, on ``connection`` and on those opened later."""
@@ -230,25 +241,30 @@ class Connections:
 
     def abandon(self, connection: BoundedConnection) -> None:
         """Have no more to do with a connection that another thread uses: whoever closed it would be in its way."""
-        with self._changed:
+        with self._lock:
             if connection not in self._everyone:
                 return
             self._forget(connection)
             self._used -= 1
-            self._changed.notify()
+            self._freed()
 
     def forget_idle(self) -> None:
         """Close what nobody uses: the server has ended one connection, and with it perhaps all."""
-        with self._changed:
+        with self._lock:
             done = [self._forget(idle.connection) for idle in self._idle]
             self._idle.clear()
         _close_all(done)
 
     def close(self) -> None:
         """Close all that nobody uses, and the others when they come back; none is kept any more. Twice is safe."""
-        with self._changed:
+        with self._lock:
             self._closed = True
         self.forget_idle()
+
+    def _freed(self) -> None:
+        """Let one of those go on that wait for a connection; under the lock."""
+        if self._waiting:
+            self._changed.notify()
 
     def _forget(self, connection: BoundedConnection) -> BoundedConnection:
         self._everyone.discard(connection)

@@ -192,7 +192,8 @@ class Database:
         while True:
             connection = self._connected(what, maybe=writes and lost > 0)
             try:
-                self._check(connection)
+                if not self._prepared:
+                    self._check(connection)
                 return work(self._session(connection, again=lost > 0, quiet=quiet))
             except psycopg.Error as error:
                 if is_forgotten(error) and (plans := plans + 1) < _TRIES:
@@ -254,8 +255,6 @@ class Database:
             raise
 
     def _check(self, connection: BoundedConnection) -> None:
-        if self._prepared:
-            return
         with self._lock:
             if not self._prepared:
                 self._prepare(connection)

@@ -111,14 +111,13 @@ class Records:
         creation = self._clock.new_token()
         attempt = transitions.first_attempt(creation, elsewhere)
         born = record.changed(attempt=attempt, creation=creation)
-        return born, {
-            **said(born),
-            "creation": creation,
-            "epoch": attempt.epoch,
-            "attempts": attempt.count,
-            "alone": alone,
-            "lease_seconds": self._lease_seconds,
-        }
+        params = said(born)
+        params["creation"] = creation
+        params["epoch"] = attempt.epoch
+        params["attempts"] = attempt.count
+        params["alone"] = alone
+        params["lease_seconds"] = self._lease_seconds
+        return born, params
 
     def _created(self, born: TaskRecord, revision: int, now: float) -> Stored:
         if born.status is TaskStatus.PENDING:

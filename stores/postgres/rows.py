@@ -10,12 +10,13 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from task_tracker import transitions
-from task_tracker.codec import check_id, check_key, decode_record, encode_record
+from task_tracker.codec import check_id, decode_record, encode_record
 from task_tracker.errors import InvalidTaskId, TaskNotFound
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.redaction import clean_text
@@ -41,6 +42,8 @@ __all__ = [
 
 LONGEST_ID: Final = 500
 """Bytes of an id. Three of them go into one entry of an index, which takes 2,700."""
+_SURELY_SHORT: Final = LONGEST_ID // 4
+"""Characters, each of which takes four bytes at most."""
 NO_REVISION: Final = -1
 ANYTHING: Final = "[]"
 """The news of a task whose ids are too long to be told."""
@@ -115,7 +118,9 @@ def said(record: TaskRecord) -> dict[str, Any]:
     check_long(record.task_type, "task_type")
     status = record.status
     return {
-        **record.key._asdict(),
+        "account_id": record.account_id,
+        "user_id": record.user_id,
+        "task_id": record.task_id,
         "record": text_of(record),
         "task_type": record.task_type,
         "status": status.value,
@@ -140,8 +145,8 @@ def said_since(record: TaskRecord, before: str | None) -> dict[str, Any]:
 
 def news_of(key: TaskKey) -> str:
     """Return what is told of a task: ids and nothing else, since whoever may connect to the database can listen."""
-    told = orjson.dumps(list(key)).decode()
-    return told if len(told.encode()) <= _LONGEST_NEWS else ANYTHING
+    told = orjson.dumps(list(key))
+    return told.decode() if len(told) <= _LONGEST_NEWS else ANYTHING
 
 
 def array(values: Iterable[str | float | None]) -> str:
@@ -157,6 +162,7 @@ def _element(value: str | float | None) -> str:
     return repr(value)
 
 
+@lru_cache(maxsize=1024)
 def kind_of(task_type: str, resource_id: str | None) -> bytes:
     """Return the digest of what tasks have in common of which one may be active; an index takes no long text."""
     return hashlib.sha256(orjson.dumps([task_type, resource_id])).digest()[:16]
@@ -172,15 +178,15 @@ def revision_of(version: Version | None) -> int:
 
 def check_storable(key: TaskKey) -> None:
     """Raise InvalidTaskId for a key that this database cannot keep."""
-    check_key(key)
-    for name, value in key._asdict().items():
-        check_long(value, name)
+    check_long(key.account_id, "account_id")
+    check_long(key.user_id, "user_id")
+    check_long(key.task_id, "task_id")
 
 
 def check_long(value: str, name: str) -> None:
     """Raise InvalidTaskId for an id that is none, or too long for an index."""
     check_id(value, name)
-    if len(value.encode()) > LONGEST_ID:
+    if len(value) > _SURELY_SHORT and len(value.encode()) > LONGEST_ID:
         raise InvalidTaskId(f"{name} {value!r:.80} is longer than {LONGEST_ID} bytes; choose a shorter one")
 
 

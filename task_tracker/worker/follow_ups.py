@@ -6,7 +6,6 @@ to bind the two together: either ends as it ends.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -40,4 +39,4 @@ def follow_up(by: TaskKey, task_type: str, payload: object, options: FollowUp) -
     order = Order(task_type=task_type, payload=payload, **(owner | dict(options)))
     if (order.account_id, order.user_id) != (by.account_id, by.user_id):
         return order  # another owner could not look the id up, and it may say more than he is to know
-    return dataclasses.replace(order, submitted_by=by.task_id)
+    return order._replace(submitted_by=by.task_id)

@@ -124,6 +124,12 @@ class TestUnstorable:
         assert store.has_active("acme", "alice", "reindex", long)
         assert [found.record for found in store.list(Query("acme", resource_id=long)).items] == [record]
 
+    def test_ids_are_measured_in_bytes(self, store: PostgresTaskStore, make: RecordMaker) -> None:
+        for name in ("account_id", "user_id", "task_id", "task_type"):
+            store.create(make(**{name: "\U00020000" * 125}))
+            with pytest.raises(InvalidTaskId, match=f"^{name} .* is longer than 500 bytes"):
+                store.create(make(**{name: "\U00020000" * 126}))
+
     def test_longest_ids_of_all_kinds_fit(self, store: PostgresTaskStore, make: RecordMaker) -> None:
         """All at once, of characters that do not compress."""
         ids = [

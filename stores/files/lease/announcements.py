@@ -7,7 +7,6 @@ asked what is running: the records say that.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -39,12 +38,13 @@ class Announcements:
     def make(self, record: TaskRecord, *, is_staged: bool = False) -> None:
         """Announce ``record``. ``is_staged``: it is about to be created, and its staged file says so to doctor."""
         path = self._control.announcement(announcement(record))
-        # Nobody else uses the life: one that is there is a repeated request's.
-        with contextlib.suppress(FileExistsError):
+        try:
             if is_staged:
                 self._control.mark(path)
             else:
                 self._control.write(path, b"", sync=False)
+        except FileExistsError:
+            return  # a repeated request's: nobody else uses the life
 
     def take_back(self, record: TaskRecord) -> None:
         """Remove the announcement of ``record``, if it is there."""

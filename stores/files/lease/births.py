@@ -78,7 +78,7 @@ class Births:
         place.prepare()
         try:
             self._control.write(staged, data, sync=self._sync)
-            self._make_entry(entry, name, record.key)
+            self._make_entry(entry, name, record)
             if transitions.blocks_duplicates(record.status, record.completed_at):
                 self._announcements.make(record, is_staged=True)
             if alone and not self._announcements.alone(record):
@@ -105,9 +105,11 @@ class Births:
             with contextlib.suppress(OSError):
                 self._control.remove_file(staged)
             raise
-        with contextlib.suppress(OSError):  # it exists: what is left of this, recovery finishes
+        try:
             self._settle(record, name, entry)
             self._control.remove_file(staged)
+        except OSError:
+            return data  # it exists: what is left of this, recovery finishes
         return data
 
     def _link(self, staged: str, place: Place, record: TaskRecord) -> None:
@@ -127,12 +129,11 @@ class Births:
             return False
         return found is not None and found.creation == record.creation
 
-    def _make_entry(self, path: str, name: EntryName, key: TaskKey) -> None:
-        with contextlib.suppress(FileExistsError):
-            self._ops.mkdir(path)
+    def _make_entry(self, path: str, name: EntryName, record: TaskRecord) -> None:
+        self._control.make_directory(path)
         if name.is_digest:
             with contextlib.suppress(FileExistsError):
-                self._control.write(f"{path}/{KEY}", orjson.dumps(list(key)), sync=self._sync)
+                self._control.write(f"{path}/{KEY}", orjson.dumps(list(record.key)), sync=self._sync)
 
     def _settle(self, record: TaskRecord, name: EntryName, entry: str) -> None:
         """Move the entry of a record that is there to where it belongs; a helper may have done so."""
@@ -235,7 +236,7 @@ class Births:
         staged, entry = self._control.staged_record(token), f"{self._control.new}/{name}"
         self._control.write(staged, token.encode(), sync=self._sync)
         try:
-            self._make_entry(entry, name, record.key)
+            self._make_entry(entry, name, record)
             # Suspended since it was read, the record may have gone on under an entry of its own.
             if self._read(record.key) != record:
                 self._entries.remove(entry)

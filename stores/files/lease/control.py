@@ -10,6 +10,7 @@ import contextlib
 import errno
 import math
 import os
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from stores.files.layout import encode_component
@@ -118,10 +119,9 @@ class Control:
 
     def ready_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for a worker: by type, priority and time of creation."""
-        rank = _LARGEST_PRIORITY - max(-_LARGEST_PRIORITY, min(record.priority or 0, _LARGEST_PRIORITY))
-        bucket = _bucket(int(name.sort) * TICKS_PER_SECOND // 1_000_000)
-        kind = self.kind_directory(record.task_type, record.handler_version or 0)
-        return f"{self.ready}/{kind}/{rank:010d}.{bucket}/{name}"
+        ticks = int(name.sort) * TICKS_PER_SECOND // 1_000_000
+        bucket = _ready_bucket(record.task_type, record.handler_version or 0, record.priority or 0, ticks)
+        return f"{self.ready}/{bucket}/{name}"
 
     def later_home(self, record: TaskRecord, name: EntryName) -> str:
         """Return where the entry of a task waits for its start time."""
@@ -289,8 +289,15 @@ class Control:
         above = self.directory
         for part in parts:
             above = f"{above}/{part}"
-            with contextlib.suppress(FileExistsError):
-                self.ops.mkdir(above)
+            self.make_directory(above)
+
+    def make_directory(self, path: str) -> bool:
+        """Make a directory; False if it was there."""
+        try:
+            self.ops.mkdir(path)
+        except FileExistsError:
+            return False
+        return True
 
     def remove_file(self, path: str) -> bool:
         """Unlink; False if it was gone."""
@@ -327,6 +334,12 @@ class Control:
 def is_not_empty(error: OSError) -> bool:
     """Tell whether a directory could not be removed because something is in it."""
     return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+
+
+@lru_cache(maxsize=1024)  # tasks that come one after the other share it
+def _ready_bucket(task_type: str, version: int, priority: int, ticks: int) -> str:
+    rank = _LARGEST_PRIORITY - max(-_LARGEST_PRIORITY, min(priority, _LARGEST_PRIORITY))
+    return f"{Control.kind_directory(task_type, version)}/{rank:010d}.{_bucket(ticks)}"
 
 
 def _bucket(ticks: int) -> str:

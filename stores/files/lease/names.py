@@ -82,7 +82,13 @@ class EntryName(NamedTuple):
     def of(cls, record: TaskRecord, epoch: int, token: str) -> EntryName:
         """Return the name of the entry of ``record`` at this epoch."""
         microseconds = min(max(round(record.created_at * 1_000_000), 0), _MAX_MICROSECONDS)
-        return cls(f"{microseconds:016d}", _key_text(record.key), life_of(record), epoch, token)
+        return cls(
+            f"{microseconds:016d}",
+            _key_text(record.account_id, record.user_id, record.task_id),
+            life_of(record),
+            epoch,
+            token,
+        )
 
     def claimed(self, token: str, *, above: int = 0) -> EntryName:
         """Return the name that the next claim gives the entry once it is complete: an epoch higher than any before."""
@@ -130,7 +136,7 @@ def digest(key: TaskKey) -> str:
 def life_of(record: TaskRecord) -> str:
     """Return which life of its id a record is."""
     life = record.creation
-    return life if life is not None and _TOKEN.fullmatch(life) else LEGACY
+    return life if life is not None and _is_token(life) else LEGACY
 
 
 def attempt_of(record: TaskRecord) -> Attempt | None:
@@ -163,9 +169,19 @@ def announcement_of(name: str) -> tuple[str, str, str] | None:
     return None if task_id is None else (match["kind"], task_id, match["life"])
 
 
+@lru_cache(maxsize=1024)  # a name is made several times in each step of a task
+def _is_token(text: str) -> bool:
+    return _TOKEN.fullmatch(text) is not None
+
+
 _decoded = lru_cache(maxsize=1024)(decode_component)
 
 
-def _key_text(key: TaskKey) -> str:
-    text = "+".join(encode_component(part) for part in key)
-    return text if len(text) <= _LONGEST_KEY else f"{_DIGEST}{digest(key)}"
+def _key_text(account_id: str, user_id: str, task_id: str) -> str:
+    text = f"{_owner_text(account_id, user_id)}+{encode_component(task_id)}"
+    return text if len(text) <= _LONGEST_KEY else f"{_DIGEST}{digest(TaskKey(account_id, user_id, task_id))}"
+
+
+@lru_cache(maxsize=1024)
+def _owner_text(account_id: str, user_id: str) -> str:
+    return f"{encode_component(account_id)}+{encode_component(user_id)}"

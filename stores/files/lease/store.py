@@ -29,7 +29,7 @@ from stores.files.lease.examination import Examination
 from stores.files.lease.ground import Ground
 from stores.files.lease.intents import Intents
 from stores.files.lease.notices import Notices
-from stores.files.lease.ownership import EntryLease, Ownership
+from stores.files.lease.ownership import EntryLease, Ownership, Patience
 from stores.files.lease.queue import Queue
 from stores.files.lease.records import Records
 from stores.files.lease.reports import Reports
@@ -220,7 +220,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             lambda: self._prepare_owner(record, directory, name),
             lambda: self._local.anchor_new(directory),
         )
-        patience = self._ownership.patience()
+        patience: Patience | None = None
         removed = False
         while True:
             token = self._clock.new_token()
@@ -240,6 +240,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
                     self._local.forget_directory(directory)
                     continue
                 except (Fenced, Crowded) as error:
+                    patience = patience or self._ownership.patience()
                     if patience.wait():
                         continue
                     raise StoreUnavailable(
@@ -249,7 +250,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
             if data is None:
                 return None
             self._marks.note_opened()
-            return Stored(stamped, self._seen(stamped, FileVersion.of(data, None)))
+            return Stored(stamped, self._seen(stamped, _Seen.of(data, None)))
 
     def _prepare_owner(self, record: TaskRecord, directory: str, name: str) -> None:
         self._local.make_directory(directory)
@@ -596,7 +597,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
 
     @staticmethod
     def _seen(record: TaskRecord, version: FileVersion) -> _Seen:
-        seen = tuple.__new__(_Seen, version)
+        seen = version if isinstance(version, _Seen) else tuple.__new__(_Seen, version)
         if not record.status.is_terminal:
             seen.active = record
         return seen
