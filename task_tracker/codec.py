@@ -103,7 +103,7 @@ def encode_record(record: TaskRecord) -> bytes:
     document: dict[str, Any] = {
         "task_id": record.task_id,
         "task_type": record.task_type,
-        "status": record.status.value,
+        "status": record.status,
         "created_at": record.created_at,
         "updated_at": record.updated_at,
         "resource_id": record.resource_id,
@@ -119,8 +119,8 @@ def encode_record(record: TaskRecord) -> bytes:
 
 
 def _add_extensions(document: dict[str, Any], extensions: tuple[Any, ...]) -> None:
-    *values, attempt, extra_json = extensions
-    for (name, is_encoded), value in zip(_WRITTEN_EXTENSIONS, values, strict=True):
+    attempt, extra_json = extensions[-2:]
+    for (name, is_encoded), value in zip(_WRITTEN_EXTENSIONS, extensions, strict=False):
         if value is not None:
             document[name] = orjson.Fragment(value) if is_encoded else value
     if attempt is not None:
