@@ -75,8 +75,13 @@ class CallThreads:
     @property
     def has_more(self) -> bool:
         """Whether a call waits for nothing but a thread."""
+        if not self._waiting:
+            return False
         with self._changed:
-            return any(self._may_run(call) for call in self._waiting.values())
+            for call in self._waiting.values():
+                if self._may_run(call):  # nearly always the first one
+                    return True
+        return False
 
     def submit(self, run: Callable[[], Any], share: Share | None = None) -> Future[Any]:
         """Have ``run`` called as soon as a thread is free and its ``share`` is not used up. Raises NoThread."""

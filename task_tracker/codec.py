@@ -103,7 +103,7 @@ def encode_record(record: TaskRecord) -> bytes:
     document: dict[str, Any] = {
         "task_id": record.task_id,
         "task_type": record.task_type,
-        "status": record.status.value,
+        "status": record.status,
         "created_at": record.created_at,
         "updated_at": record.updated_at,
         "resource_id": record.resource_id,

@@ -114,7 +114,7 @@ class Calls:
         run = contextvars.copy_context().run
         self._threads.post(
             waited,
-            lambda: self._carry_out(loop, waited, partial(run, call), then),
+            partial(self._carry_out, loop, waited, partial(run, call), then),
             share,
             patient=self._is_patient(loop),
         )

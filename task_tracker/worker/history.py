@@ -27,9 +27,9 @@ def noted(
     """
     if before.status is after.status and before.stage == after.stage:
         return after
-    entries = after.history or [{"at": after.created_at, "status": TaskStatus.PENDING.value}]
-    claim = _claim(before)
-    if claim is not None and not any(claim.items() <= entry.items() for entry in entries):
+    earlier, claim = after.history, _claim(before)
+    entries = earlier or [{"at": after.created_at, "status": TaskStatus.PENDING}]
+    if claim is not None and not (earlier and any(claim.items() <= entry.items() for entry in earlier)):
         entries.append(claim)
     entries.append(_entry(before, after, error, error_code))
     if len(entries) > MAX_ENTRIES:
@@ -41,7 +41,7 @@ def _entry(
     before: TaskRecord, after: TaskRecord, error: str | None, error_code: str | None
 ) -> dict[str, Any]:
     """Return the entry of a change, with what there is to say of it."""
-    entry: dict[str, Any] = {"at": after.updated_at, "status": after.status.value}
+    entry: dict[str, Any] = {"at": after.updated_at, "status": after.status}
     if before.attempt is not None:
         entry["attempt"] = before.attempt.count
     if after.status.is_terminal:
@@ -61,4 +61,4 @@ def _claim(record: TaskRecord) -> dict[str, Any] | None:
     """Return the entry of the claim under which ``record`` is held: stores write no history."""
     if record.started_at is None or record.attempt is None or record.attempt.count == 0:
         return None
-    return {"at": record.started_at, "status": TaskStatus.RUNNING.value, "attempt": record.attempt.count}
+    return {"at": record.started_at, "status": TaskStatus.RUNNING, "attempt": record.attempt.count}

@@ -28,7 +28,9 @@ class StopSignal:
         self._lease = lease
         self._clock = clock
         self._cancellable = cancellable
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._awaited: threading.Condition | None = None
+        """Made once a thread waits: most handlers never do, and making it takes longer than all else here."""
         self._reason: StopReason | None = None
         self._over = False
 
@@ -48,16 +50,16 @@ class StopSignal:
 
     def set(self, reason: StopReason) -> None:
         """Have the handler stop. The first reason stays, but for a lost lease."""
-        with self._changed:
+        with self._lock:
             if self._reason is None or reason is StopReason.LOST:
                 self._reason = reason
-            self._changed.notify_all()
+            self.wake()
 
     def end(self) -> None:
         """The attempt is over: whoever still works on it is refused."""
-        with self._changed:
+        with self._lock:
             self._over = True
-            self._changed.notify_all()
+            self.wake()
 
     def check_lease(self) -> None:
         """Raise LeaseLost if nothing is to be written any more: the lease is lost, or the attempt is over."""
@@ -86,18 +88,25 @@ class StopSignal:
 
     def wait_for(self, is_done: Callable[[], bool], check: Callable[[], None]) -> None:
         """Block this thread until ``is_done``, of which :meth:`wake` tells. Raises what ``check`` raises meanwhile."""
-        with self._changed:
+        with self._lock:
             while not is_done():
                 check()
-                self._clock.wait(self._changed, _LOOK_SECONDS)
+                self._wait(_LOOK_SECONDS)
 
     def wake(self) -> None:
         """Have whoever waits look."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            if self._awaited is not None:
+                self._awaited.notify_all()
 
     def pause(self, seconds: float) -> None:
         """Block this thread for ``seconds``, or until the handler is to stop."""
-        with self._changed:
+        with self._lock:
             if self.reason is None and not self._over:
-                self._clock.wait(self._changed, seconds)
+                self._wait(seconds)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until something has changed, or for ``seconds``; under the lock, which is free meanwhile."""
+        if self._awaited is None:
+            self._awaited = threading.Condition(self._lock)
+        self._clock.wait(self._awaited, seconds)

@@ -82,7 +82,7 @@ class TaskTransaction:
             raise RuntimeError("it was said before how this transaction ends; begin another one")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Transacting:
     """How the transactions of one attempt begin and end."""
 

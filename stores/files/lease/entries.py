@@ -91,12 +91,12 @@ class Entries:
             return False
         stage = f"{first}/{STAGE}{entry.name.token}"
         try:
-            # A repeated request may find its own directory there: nobody else uses the token.
-            with contextlib.suppress(FileExistsError):
-                if not self._placed_spare(stage):
-                    self._ops.mkdir(stage)
+            if not self._placed_spare(stage):
+                self._ops.mkdir(stage)
         except FileNotFoundError:
             return False
+        except FileExistsError:
+            pass  # a repeated request may find its own directory there: nobody else uses the token
         # Proves that the directory was there before anybody could take the entry over.
         return self._control.moved(first, entry.path)
 
@@ -262,10 +262,12 @@ class Entries:
         token: str | None = entry.name.token
         if len(self._spares) < MOST_SPARES:
             spare = f"{self._control.spares}/{token}"
-            with contextlib.suppress(OSError):  # it is removed then
+            try:
                 self._ops.rename(entry.stage, spare)
                 self._spares.append(spare)
                 token = None
+            except OSError:
+                pass  # it is removed then
         self.remove(entry.path, token)
 
     def remove(self, path: str, token: str | None = None) -> None:

@@ -374,12 +374,14 @@ class Ownership:
     def _end(self, lease: EntryLease, record: TaskRecord) -> Stored:
         stored = self._publish(lease, record)
         lease.progress.given_up = True
-        with contextlib.suppress(OSError):  # the task has ended; the reconciler tidies up
+        try:
             self._control.remove_file(self._control.announcement(lease.progress.announced))
             if self._records.is_clean(lease.entry):
                 self._entries.retire(lease.entry)
             else:
                 self._entries.remove(lease.entry.path, lease.token)
+        except OSError:
+            pass  # the task has ended; the reconciler tidies up
         return stored
 
     def _publish(self, lease: EntryLease, record: TaskRecord) -> Stored:

@@ -208,9 +208,10 @@ class Work:
         if key is None:
             self._entries.let_go(entry)  # doctor knows how to find its record
             return None
-        with contextlib.suppress(CorruptRecord):  # it stays, and doctor reports it
+        try:
             return self._ownership.judged(entry, key)
-        return None
+        except CorruptRecord:
+            return None  # it stays, and doctor reports it
 
     def promote(self, limit: int = 1000) -> int:
         """Move tasks whose start time has come to where workers look; return how many."""
