@@ -39,8 +39,12 @@ class Queue:
         self._names = names
         self._clock = clock
         self._has_found = False
-        # Whoever pauses a type waits for the claims that are under way.
-        self._claiming = f"SELECT pg_advisory_xact_lock_shared({names.lock_key('claims_lock')})"
+        self._claiming = (
+            # The server would plan each claim anew, for the limit that it is given, and find the same plan.
+            "SET LOCAL plan_cache_mode = force_generic_plan",
+            # Whoever pauses a type waits for the claims that are under way.
+            f"SELECT pg_advisory_xact_lock_shared({names.lock_key('claims_lock')})",
+        )
 
     def claim(
         self, kinds: _Kinds, max_running: Mapping[str, int] | None, holder: str, *, most: int
@@ -90,7 +94,7 @@ class Queue:
         heed_due: bool,
     ) -> Sequence[tuple[Lease, Stored]] | None:
         """Do that in one transaction; None if it has to be looked again, if ``heed_due`` also for what is due."""
-        with session.transaction(self._claiming):
+        with session.transaction(*self._claiming):
             found, due = self._next(session, self._allowed(session, kinds, max_running), len(tokens))
             if due and heed_due:
                 return None  # it may come before these

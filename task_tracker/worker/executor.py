@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import Callable
 from typing import Final
 
 from task_tracker.call_threads import NoThread, Share
-from task_tracker.errors import CapabilityMissing, LeaseLost, SettingsError, StoreUnavailable
+from task_tracker.errors import CapabilityMissing, LeaseLost, StoreUnavailable
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.holdings import Holdings
 from task_tracker.keyed_locks import KeyedLocks
@@ -30,6 +29,7 @@ from task_tracker.worker.effects import WorkDirectory
 from task_tracker.worker.ends import Ends
 from task_tracker.worker.finishing import Ended, Finisher, UnderWay
 from task_tracker.worker.hooks import Hooks
+from task_tracker.worker.options import check_seconds
 from task_tracker.worker.outcomes import (
     Failed,
     Interrupted,
@@ -99,9 +99,9 @@ class Executor:
         self.holdings = holdings
         self.locks = locks if locks is not None else KeyedLocks()
         self._hooks = hooks if hooks is not None else Hooks()
-        self._timeout_seconds = _positive(default_timeout_seconds, "default_timeout_seconds")
+        self._timeout_seconds = check_seconds("default_timeout_seconds", default_timeout_seconds)
         self._kept = Kept()
-        self._starter = Starter(self._kept, threads, _positive(import_seconds, "import_seconds"))
+        self._starter = Starter(self._kept, threads, check_seconds("import_seconds", import_seconds))
         self.shortage = Shortage(self._clock, registry, self._starter.handler_calls)
         """Of threads, for which handlers waited."""
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking, short=True)
@@ -116,7 +116,7 @@ class Executor:
             Ends(self._store, self._store_calls, max(_STORE_CALLS, threads), ahead),
             self.holdings,
             self._clock,
-            hook_seconds=_positive(hook_seconds, "hook_seconds"),
+            hook_seconds=check_seconds("hook_seconds", hook_seconds),
             ahead=ahead,
         )
         self._running: dict[Lease, UnderWay] = {}
@@ -394,13 +394,3 @@ def _leases_of(tracker: TaskTracker) -> LeaseStore:
             f"{type(tracker.store).__name__} has no leases, and handlers run under leases only; use the lease backend"
         )
     return tracker.access.leases
-
-
-def _positive(seconds: float, name: str) -> float:
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, (int, float))
-        or not 0 < seconds <= sys.float_info.max
-    ):
-        raise SettingsError(f"{name} is {seconds!r:.80}; give a finite number of seconds above 0")
-    return seconds

@@ -93,12 +93,11 @@ def test_nothing_is_claimed_by_a_write_that_comes_back_after_the_worker_has_stop
         await until(lambda: len(WORK.runs) == 2)
         WORK.open(first.task_id)
         await until(entered.is_set)
-        assert worker._shift is not None
-        threads = set(worker._shift._executor._store_calls._threads._threads)
+        ends = ends_of(worker)
         await worker.stop(0.0)
         late = crew.submit("note")
         WORK.open("the store")
-        await until(lambda: not any(thread.is_alive() for thread in threads))
+        await until(lambda: not ends._writers)
         assert crew.seen(late).status == "pending", "nobody is there to work on it"
 
     try:
