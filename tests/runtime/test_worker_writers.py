@@ -83,6 +83,7 @@ def test_nothing_is_claimed_by_a_write_that_comes_back_after_the_worker_has_stop
 ) -> None:
     monkeypatch.setattr("task_tracker.worker.ends._PATIENCE_SECONDS", PATIENCE)
     monkeypatch.setattr("task_tracker.worker.shift._PARTS_END_SECONDS", 0.2)
+    monkeypatch.setattr("task_tracker.worker.crew._WRITE_SECONDS", 0.2)
     first, second = crew.submit("hold"), crew.submit("hold")
     tracker = tracker_of(crew)
     worker = crew.worker(tracker, concurrency=2)
