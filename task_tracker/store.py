@@ -624,7 +624,8 @@ class LeaseStore(TaskStore):
     def pause(self, task_type: str) -> None:
         """Pause a task type: no ``claim`` without a key takes a task of it, by anybody, until ``unpause``.
 
-        Holds from the moment this returns (a claim that is under way has its task by then, or does not get it), and
+        Holds from the moment this returns (a claim that is under way has its task by then, if its
+        record does not say so yet, or does not get it), and
         survives the process where the store is durable. What runs goes on; its renewals, commits, ends and releases
         are as ever, and so are ``claim`` of a key, ``take_over`` and cancelling. Any type may be named, also one that
         no task has yet. Twice is safe. Raises InvalidTaskId for what cannot be a task type, StoreUnavailable; then it
