@@ -17,7 +17,7 @@ __all__ = ["Changes"]
 
 
 class _Subscription:
-    """One who waits, as a context manager (a generator would cost twice as much)."""
+    """One who waits, as a context manager."""
 
     __slots__ = ("_callback", "_changes", "_key")
 

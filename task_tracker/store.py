@@ -541,7 +541,7 @@ class LeaseStore(TaskStore):
 
         In the same order; raises nothing itself. Each stands for itself: none fails because another does, and none
         waits for somebody who is in the way of another one only. None for one that was not written, and about which
-        ``end`` has to be asked. Of leases on different tasks.
+        ``end`` has to be asked. Of leases on different tasks; there may be no ends at all.
         """
         found: list[Stored | Exception | None] = []
         for lease, record in ends:
@@ -624,12 +624,11 @@ class LeaseStore(TaskStore):
     def pause(self, task_type: str) -> None:
         """Pause a task type: no ``claim`` without a key takes a task of it, by anybody, until ``unpause``.
 
-        Holds from the moment this returns (a claim that is under way has its task by then, if its
-        record does not say so yet, or does not get it), and
-        survives the process where the store is durable. What runs goes on; its renewals, commits, ends and releases
-        are as ever, and so are ``claim`` of a key, ``take_over`` and cancelling. Any type may be named, also one that
-        no task has yet. Twice is safe. Raises InvalidTaskId for what cannot be a task type, StoreUnavailable; then it
-        may hold or not.
+        Holds from the moment this returns (a claim that is under way has its task by then, even if its record does not
+        say so yet, or does not get it), and survives the process where the store is durable. What runs goes on;
+        its renewals, commits, ends and releases are as ever, and so are ``claim`` of a key, ``take_over`` and
+        cancelling. Any type may be named, also one that no task has yet. Twice is safe. Raises InvalidTaskId
+        for what cannot be a task type, StoreUnavailable; then it may hold or not.
         """
 
     @abstractmethod

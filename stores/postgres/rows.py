@@ -159,7 +159,7 @@ def _element(value: str | float | None) -> str:
         return "NULL"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
+    return repr(float(value)) if isinstance(value, float) else str(int(value))
 
 
 @lru_cache(maxsize=1024)

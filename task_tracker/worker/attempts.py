@@ -55,7 +55,7 @@ class EndInHand(NamedTuple):
 
 
 class _ToldOfLoss:
-    """Has a lease count as lost once a write says so (a generator would cost twice as much)."""
+    """Has a lease count as lost once a write says so."""
 
     __slots__ = ("_holdings", "_lease")
 
@@ -64,7 +64,7 @@ class _ToldOfLoss:
         self._lease = lease
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Do nothing yet."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, LeaseLost):

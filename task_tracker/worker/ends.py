@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -92,7 +93,7 @@ class Ends:
         except RuntimeError as error:  # no thread, or they were told to end
             for one in self._waiting:
                 if not one.waited.done():
-                    one.waited.set_exception(error)
+                    one.waited.set_exception(copy.copy(error))  # each is raised by itself
 
     def _send(self) -> None:
         """Have a thread write what waits when it comes to it. Raises NoThread."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -231,23 +230,24 @@ class Finisher:
 
         try:
             waits = pauses(self._clock)
-            for number in itertools.count():
+            is_first = True
+            while True:
                 try:
-                    if together and number == 0:
+                    if together and is_first:
                         ended = await self._ends.write(attempt.record, ending, frees_slot=frees_slot)
                         if ended is not None:
                             return ended
                     return await self._store_calls.make(write, then=then)
                 except (StoreUnavailable, NoThread) as error:
-                    if number == 0:
+                    if is_first:
                         _log.warning(
                             "the outcome of task %s could not be stored and is tried again: %s",
                             task_id,
                             error,
                             extra={"event": "outcome_waits", "task_id": task_id},
                         )
+                is_first = False
                 await asyncio.sleep(next(waits))
-            raise AssertionError("numbers never end")
         except LeaseLost as error:
             return Lost(str(error))
         except Exception as error:  # noqa: BLE001  # the lease expires, and whoever rescues the task decides

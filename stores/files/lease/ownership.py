@@ -78,7 +78,7 @@ class EntryLease(Lease):
 
 
 class _Guard:
-    """See :meth:`Ownership.guarded` (a generator would cost twice as much)."""
+    """See :meth:`Ownership.guarded`."""
 
     __slots__ = ("_grabbed", "_ownership")
 
@@ -87,7 +87,7 @@ class _Guard:
         self._grabbed = grabbed
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Do nothing yet."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:

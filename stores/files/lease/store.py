@@ -624,7 +624,7 @@ class LeaseTaskStore(FileStore, LeaseStore):
 
 
 class _Trouble:
-    """Turns what the kernel refuses into StoreUnavailable (a generator would cost twice as much)."""
+    """Turns what the kernel refuses into StoreUnavailable."""
 
     __slots__ = ("_check_root", "_path", "_verb")
 
@@ -634,7 +634,7 @@ class _Trouble:
         self._path = path
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Do nothing yet."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, OSError):
