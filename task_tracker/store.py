@@ -466,8 +466,6 @@ class LeaseStore(TaskStore):
     """How often holders are to renew."""
     watch_seconds: float = 0.0
     """How long :meth:`expired` has to have seen a lease stand still before it names it."""
-    claims_together: bool = False
-    """Whether :meth:`claim_several` takes several for the price of one, so that it is better asked for more at once."""
     ends_together: bool = False
     """Whether :meth:`end_several` writes several for the price of one, so that it is better to end more at once."""
 

@@ -76,7 +76,6 @@ class PostgresTaskStore(LeaseStore):
         durable=True, shared=True, exclusive_create=True, compare_and_set=True, leases=True, watch=True
     )
 
-    claims_together = True
     ends_together = True
 
     def __init__(

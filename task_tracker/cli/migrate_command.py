@@ -7,6 +7,7 @@ not, 2 for what cannot work. Refuses to know what a migration is: the backend do
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from contextlib import closing
 from typing import Any
 
@@ -17,6 +18,8 @@ from task_tracker.registry import open_schema
 __all__ = ["add_to"]
 
 _BACKEND = "postgres"
+_NOWHERE = "postgresql://"
+"""What is only printed needs no database."""
 _STORAGE_ARGUMENTS = ("backend", "dsn")
 _OPTIONS = ("schema", "table_prefix")
 
@@ -53,7 +56,10 @@ def run(options: argparse.Namespace) -> int:
     settings = storage_config(arguments, document).task_tracker
     named = {name: value for name in _OPTIONS if (value := getattr(options, name)) is not None}
     settings = settings.model_copy(update={"options": {**settings.options, **named}})
-    with closing(open_schema(settings.backend, settings.store_options(None))) as schema:
+    asked = settings.store_options(None)
+    if options.sql and asked.dsn is None:
+        asked = dataclasses.replace(asked, dsn=_NOWHERE)
+    with closing(open_schema(settings.backend, asked)) as schema:
         if options.sql:
             _say(schema.script().rstrip())
             return 0

@@ -207,7 +207,7 @@ class Finisher:
         rolled_back: str | None = None
         frees_slot = not attempt.is_foreign and not _going_on(attempt)
         then = partial(self._ahead, 1) if frees_slot else None
-        together = self._ends.are_together and within is None and not ending.gives_back
+        together = self._ends.are_together and within is None
 
         def write() -> TaskRecord:
             nonlocal within, ending, rolled_back

@@ -129,18 +129,18 @@ class Claimer:
                 self._heartbeats.hold(lease, stored, asked_at)
             except RuntimeError as error:
                 # Without a heartbeat the lease would be lost in the middle of the work.
-                self._give_back(more[number:])
+                for rest in more[number:]:
+                    self.give_back(*rest)
                 raise StoreUnavailable(
                     f"no thread could be started to keep the lease on task {lease.key.task_id}; another worker gets it"
                 ) from error
             claimed.append((lease, stored))
         return bool(more)
 
-    def _give_back(self, claimed: Sequence[Claimed]) -> None:
-        """Let go of what nobody keeps; what cannot be given back expires by itself."""
-        for lease, stored in claimed:
-            with contextlib.suppress(TaskTrackerError):
-                self._store.release(lease, uncounted(transitions.released(stored.record, self._clock.now())))
+    def give_back(self, lease: Lease, stored: Stored) -> None:
+        """Let go of what was claimed: no line of its handler has run. What cannot be given back expires by itself."""
+        with contextlib.suppress(TaskTrackerError):
+            self._store.release(lease, uncounted(transitions.released(stored.record, self._clock.now())))
 
     def _claimable(self) -> tuple[Sequence[Kind], Mapping[str, int]]:
         """Return the kinds that may be claimed now, and the limits under which."""

@@ -38,8 +38,6 @@ class Ending(NamedTuple):
     error: str | None = None
     """Of an attempt that another one follows: for the history."""
     error_code: str | None = None
-    gives_back: bool = False
-    """The task goes on, unless somebody wants it cancelled meanwhile."""
 
 
 def under_wish(outcome: Outcome, handler: Handler | None, *, cancel_requested: bool) -> Outcome:
@@ -75,13 +73,12 @@ def ending_of(
             _waiting(now, outcome.at, counts=True),
             error=outcome.error,
             error_code=outcome.error_code,
-            gives_back=True,
         )
     if isinstance(outcome, Interrupted):
         if outcome.began and handler is not None and not handler.idempotent:
             return _failure(now, _INTERRUPTED, "interrupted")
         at = None if outcome.after is None else now + outcome.after
-        return Ending(_waiting(now, at, counts=False), error_code="interrupted", gives_back=True)
+        return Ending(_waiting(now, at, counts=False), error_code="interrupted")
     return None
 
 

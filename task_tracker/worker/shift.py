@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from task_tracker import transitions
 from task_tracker.errors import TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.records import TaskRecord
@@ -32,7 +31,6 @@ from task_tracker.worker.presence import Presence
 from task_tracker.worker.readiness import SLOW_SECONDS, Fact, LoopWatch, StoreHealth, WorkerStatus
 from task_tracker.worker.rescuing import RESCUE_THREADS, Rescued, Rescuer
 from task_tracker.worker.resources import Resources
-from task_tracker.worker.retrying import uncounted
 from task_tracker.worker.slots import Slots
 from task_tracker.worker.stopping import finish_all
 
@@ -96,16 +94,17 @@ class Shift:
         self.crew = Crew(
             self._executor, self._heartbeats, self._slots, terms.registry, clock, self._attempt_ended
         )
+        self._claimer = Claimer(
+            terms.store,
+            terms.limits,
+            self._heartbeats,
+            clock,
+            terms.holder,
+            self._executor.shortage,
+            self.crew.beyond_limits,
+        )
         self._claims = ClaimLoop(
-            Claimer(
-                terms.store,
-                terms.limits,
-                self._heartbeats,
-                clock,
-                terms.holder,
-                self._executor.shortage,
-                self.crew.beyond_limits,
-            ),
+            self._claimer,
             self._slots,
             self._calls,
             self._health,
@@ -306,10 +305,7 @@ class Shift:
     def _let_go(self, lease: Lease, stored: Stored) -> None:
         """Do that here and now, in whatever thread."""
         try:
-            with contextlib.suppress(TaskTrackerError):  # it expires then
-                self._terms.store.release(
-                    lease, uncounted(transitions.released(stored.record, self._clock.now()))
-                )
+            self._claimer.give_back(lease, stored)
         finally:
             self._heartbeats.let_go(lease)
 

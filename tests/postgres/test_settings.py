@@ -182,6 +182,7 @@ def test_migrate_applies_checks_and_prints(
     code, out, _ = command("--sql", *dsn)
     assert code == 0
     assert f'CREATE TABLE "{bare.names.schema}"."{bare.names.prefix}tasks"' in out
+    assert command("--sql")[:2] == (0, out), "no database is needed for that"
     code, out, _ = command(*dsn)
     assert (code, out.splitlines()[0]) == (0, "applied: 0001_tasks")
     for arguments in ((), ("--check",)):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.queues.redis_server import RedisServer, redis_binary
+from tests.runtime.work import WORK
+from tests.runtime.workers import no_thread_is_left
 
 VARIABLE = "TASK_TRACKER_TEST_REDIS"
 
@@ -34,3 +37,16 @@ def redis_url(request: pytest.FixtureRequest) -> str:
     if not url:
         pytest.skip(f"needs the program redis-server, or {VARIABLE}=redis://...")
     return url
+
+
+@pytest.fixture
+def site(redis_url: str, tmp_path: Path) -> Iterator[Any]:
+    """A store and an ARQ worker within this process."""
+    from tests.queues.sites import Site  # needs the extra `arq`
+
+    WORK.begin()
+    made = Site(redis_url, tmp_path)
+    with no_thread_is_left():
+        yield made
+        WORK.open()
+        made.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,10 @@ from tests.core.support import WatchedStore
 from tests.queues.redis_server import RedisServer
 from tests.queues.sites import Site, run, worker_ready
 from tests.runtime.work import WORK, until
-from tests.runtime.workers import network, no_thread_is_left
+from tests.runtime.workers import network
 
 # ARQ's own: it closes its connections with a call that redis-py has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")
-
-
-@pytest.fixture
-def site(redis_url: str, tmp_path: Path) -> Iterator[Site]:
-    WORK.begin()
-    made = Site(redis_url, tmp_path)
-    with no_thread_is_left():
-        yield made
-        WORK.open()
-        made.close()
 
 
 # ---- what was lost -----------------------------------------------------------------------------------

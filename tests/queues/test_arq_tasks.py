@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,9 @@ from task_tracker.records import TaskKey
 from task_tracker.worker.executor import IMPORT_SECONDS
 from tests.queues.sites import Site, run, worker_ready
 from tests.runtime.work import WORK, until
-from tests.runtime.workers import no_thread_is_left
 
 # ARQ's own: it closes its connections with a call that redis-py has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")
-
-
-@pytest.fixture
-def site(redis_url: str, tmp_path: Path) -> Iterator[Site]:
-    WORK.begin()
-    made = Site(redis_url, tmp_path)
-    with no_thread_is_left():
-        yield made
-        WORK.open()
-        made.close()
 
 
 # ---- running -----------------------------------------------------------------------------------------

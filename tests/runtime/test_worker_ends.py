@@ -4,74 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from stores import InMemoryTaskStore
-from task_tracker import TaskRecord, TaskTracker
-from task_tracker.errors import LeaseLost, StoreUnavailable
-from task_tracker.records import TaskStatus
-from task_tracker.store import Lease, Stored
-from task_tracker.testing import FakeClock
+from task_tracker.errors import StoreUnavailable
+from task_tracker.store import Lease
 from tests.core.support import PATIENCE
+from tests.runtime.together import Together, crew, ends_of, statuses, store, tracker_of
 from tests.runtime.work import WORK, registry, until, wait_for
-from tests.runtime.workers import BEAT, LEASE, Crew, InThread, network
+from tests.runtime.workers import LEASE, Crew, InThread, network
+
+__all__ = ["crew", "store"]
 
 pytestmark = pytest.mark.usefixtures("fresh_work")
 
 
-class Together(InMemoryTaskStore):
-    """Takes ends together, and says how many; ``before`` is called with them."""
+def hang_in_first_write(store: Together) -> threading.Event:
+    """Have the first write hang until the store is opened; the event says that it does."""
+    entered = threading.Event()
 
-    blocking = True
-    ends_together = True
+    def hang(leases: Sequence[Lease]) -> None:
+        if len(store.groups) == 1:
+            entered.set()
+            WORK.wait_open("the store")
 
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(lease_seconds=LEASE, heartbeat_seconds=BEAT, clock=clock)
-        self.groups: list[int] = []
-        self.leaves: set[str] = set()
-        """Tasks of which it says nothing if they end with others."""
-        self.before: Callable[[Sequence[Lease]], None] = lambda _: None
-
-    def end(self, lease: Lease, record: TaskRecord) -> Stored:
-        self.groups.append(1)
-        self.before([lease])
-        return super().end(lease, record)
-
-    def end_several(self, ends: Sequence[tuple[Lease, TaskRecord]]) -> Sequence[Stored | Exception | None]:
-        self.groups.append(len(ends))
-        self.before([lease for lease, _ in ends])
-        found: list[Stored | Exception | None] = []
-        for lease, record in ends:
-            if lease.key.task_id in self.leaves:
-                found.append(None)
-                continue
-            try:
-                found.append(super().end(lease, record))
-            except LeaseLost as error:
-                found.append(error)
-        return found
-
-
-@pytest.fixture
-def store() -> Together:
-    return Together(FakeClock())
-
-
-@pytest.fixture
-def crew(store: Together) -> Crew:
-    return Crew(store._clock, store)
-
-
-def tracker_of(crew: Crew) -> TaskTracker:
-    handlers = registry()
-    handlers.check()  # importing takes turns of the loop
-    return crew.tracker(handlers)
-
-
-def statuses(crew: Crew, tasks: list[TaskRecord]) -> list[TaskStatus]:
-    return [crew.seen(task).status for task in tasks]
+    store.before = hang
+    return entered
 
 
 def test_attempts_that_end_together_are_written_together(
@@ -115,14 +74,7 @@ def test_what_ends_while_one_is_written_goes_out_together(
     crew: Crew, store: Together, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("task_tracker.worker.ends._PATIENCE_SECONDS", PATIENCE)
-    entered = threading.Event()
-
-    def hang(leases: Sequence[Lease]) -> None:
-        if len(store.groups) == 1:
-            entered.set()
-            WORK.wait_open("the store")
-
-    store.before = hang
+    entered = hang_in_first_write(store)
     first, *others = [crew.submit("hold") for _ in range(4)]
     worker = crew.worker(tracker_of(crew), concurrency=4)
     try:
@@ -132,9 +84,7 @@ def test_what_ends_while_one_is_written_goes_out_together(
             assert entered.wait(PATIENCE)
             for task in others:
                 WORK.open(task.task_id)
-            assert worker._shift is not None
-            ends = worker._shift._executor._finisher._ends
-            wait_for(lambda: len(ends._waiting) == 3)
+            wait_for(lambda: len(ends_of(worker)._waiting) == 3)
             WORK.open("the store")
             for task in (first, *others):
                 assert crew.wait_ended(task).status == "completed"
@@ -145,14 +95,7 @@ def test_what_ends_while_one_is_written_goes_out_together(
 
 def test_write_that_hangs_holds_up_no_other_end_and_no_heartbeat(crew: Crew, store: Together) -> None:
     """Another thread writes what waits."""
-    entered = threading.Event()
-
-    def hang(leases: Sequence[Lease]) -> None:
-        if len(store.groups) == 1:
-            entered.set()
-            WORK.wait_open("the store")
-
-    store.before = hang
+    entered = hang_in_first_write(store)
     stuck, going_on, *others = [crew.submit("hold") for _ in range(4)]
     worker = crew.worker(tracker_of(crew), concurrency=4)
     try:

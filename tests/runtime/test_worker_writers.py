@@ -9,34 +9,19 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from task_tracker.store import Lease
-from task_tracker.testing import FakeClock
 from task_tracker.worker.calls import After
-from task_tracker.worker.ends import Ends
 from task_tracker.worker.loop import ClaimLoop
 from task_tracker.worker.slots import Slots
 from task_tracker.worker.worker import Worker
 from tests.core.support import PATIENCE
 from tests.runtime.test_worker_ahead import Asked, claims_of
-from tests.runtime.test_worker_ends import Together, statuses, tracker_of
+from tests.runtime.together import Together, crew, ends_of, statuses, store, tracker_of
 from tests.runtime.work import WORK, until, wait_for
 from tests.runtime.workers import Crew, InThread
 
+__all__ = ["crew", "store"]
+
 pytestmark = pytest.mark.usefixtures("fresh_work")
-
-
-@pytest.fixture
-def store() -> Together:
-    return Together(FakeClock())
-
-
-@pytest.fixture
-def crew(store: Together) -> Crew:
-    return Crew(store._clock, store)
-
-
-def ends_of(worker: Worker) -> Ends:
-    assert worker._shift is not None
-    return worker._shift._executor._finisher._ends
 
 
 def hang_in_second_write(store: Together, worker: Worker, second: str) -> threading.Event:

@@ -62,7 +62,7 @@ class Progress:
     announced: str
     """The name under which the task is announced."""
     attempt: Attempt | None = None
-    """What is written with each record."""
+    """What :func:`attempt_of` has made."""
     given_up: bool = False
     """Nothing more is written, also if what is left of the entry could not be removed."""
     written: Version = None
@@ -280,8 +280,7 @@ class Ownership:
             lease = self.lease(grabbed, holder, count_attempt=count_attempt, wished=wished)
             if not count_attempt:
                 return lease, stored
-            attempt = lease.progress.attempt or attempt_of(lease)
-            return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt))
+            return self._begin_with(lease, transitions.claimed(record, self._clock.now(), attempt_of(lease)))
 
     def _begin_with(self, lease: EntryLease, record: TaskRecord) -> tuple[EntryLease, Stored] | None:
         """Commit the first write of a lease; None if it was taken over before that."""
@@ -303,16 +302,15 @@ class Ownership:
         if wished is None:
             wished = self._entries.cancel_requested_at(entry.path) is not None
         count = record.attempt.count if record.attempt is not None else 0
-        attempt = Attempt(entry.name.epoch, entry.name.token, holder, count + 1 if count_attempt else count)
         lease = EntryLease(
             record.key,
             record.created_at,
-            attempt.epoch,
-            attempt.token,
+            entry.name.epoch,
+            entry.name.token,
             holder,
-            attempt.count,
+            count + 1 if count_attempt else count,
             entry=entry,
-            progress=Progress(announcement(record), attempt),
+            progress=Progress(announcement(record)),
         )
         if wished or transitions.cancellation_requested(record):
             lease.cancel_requested.set()
@@ -557,13 +555,17 @@ class Ownership:
         return self._entries.grab(path, name)
 
 
-def attempt_of(lease: Lease) -> Attempt:
-    """Return the attempt that a lease writes."""
-    return Attempt(lease.epoch, lease.token, lease.holder, lease.attempt_count)
+def attempt_of(lease: EntryLease) -> Attempt:
+    """Return the attempt that a lease writes with each record; it is made once."""
+    attempt = lease.progress.attempt
+    if attempt is None:
+        attempt = Attempt(lease.epoch, lease.token, lease.holder, lease.attempt_count)
+        lease.progress.attempt = attempt
+    return attempt
 
 
 def _stamped(record: TaskRecord, lease: EntryLease) -> TaskRecord:
-    attempt, life = lease.progress.attempt or attempt_of(lease), lease.entry.name.life
+    attempt, life = attempt_of(lease), lease.entry.name.life
     if (record.attempt is attempt or record.attempt == attempt) and record.creation == life:
         return record  # what holders hand back carries it
     return record.changed(attempt=attempt, creation=life)
