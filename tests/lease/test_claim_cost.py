@@ -34,7 +34,7 @@ class TestCosts:
         claimed = claim(store)
         assert claimed is not None
         assert sum(ops.counts.values()) <= 20, ops.counts
-        assert (ops.counts["listdir"], ops.counts["mkdir"]) == (5, 0), ops.listed
+        assert (ops.counts["listdir"], ops.counts["mkdir"]) == (4, 0), ops.listed
         ops.restart()
         end(store, claimed)
         assert sum(ops.counts.values()) <= 7, ops.counts

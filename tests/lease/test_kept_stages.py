@@ -8,7 +8,7 @@ import pytest
 
 from task_tracker import transitions
 from tests.lease.support import age, control, leftovers, ops_with
-from tests.lease.waiting import claim, end, fill, opened, run
+from tests.lease.waiting import CountingOps, claim, end, fill, opened, run
 
 
 class TestKeptStages:
@@ -105,6 +105,38 @@ class TestKeptStages:
         store._entries.retire(entry)
         assert self.spares(tmp_path) == []
         assert os.listdir(taken) == [os.path.basename(entry.stage)]
+
+
+class TestOldStages:
+    """A claim looks for the stage of an older holder, unless the name says that there never was one."""
+
+    def looked_for(self, ops):
+        return [path for path in ops.listed if path.endswith("~")]
+
+    def test_first_claim_of_a_task_has_nothing_to_look_for(self, tmp_path, make):
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make, 1)
+        claimed = claim(store)
+        assert claimed is not None
+        assert os.listdir(claimed[0].entry.path) == [os.path.basename(claimed[0].entry.stage)]
+        assert self.looked_for(ops) == []
+
+    def test_every_other_claim_removes_what_it_finds(self, tmp_path, make):
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make, 1)
+        claimed = claim(store)
+        assert claimed is not None
+        lease, stored = claimed
+        store.release(lease, transitions.released(stored.record, 5.0))
+        (waiting,) = (path for path in (control(tmp_path) / "ready").rglob("*@*"))
+        (waiting / "stage-left").mkdir()
+        (waiting / "stage-left" / "0").touch()
+        claimed = claim(store)
+        assert claimed is not None
+        assert os.listdir(claimed[0].entry.path) == [os.path.basename(claimed[0].entry.stage)]
+        assert len(self.looked_for(ops)) == 2  # what is there, and that nothing is left
 
 
 def test_announcement_that_cannot_be_linked_is_written(tmp_path, make):

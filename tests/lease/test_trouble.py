@@ -354,11 +354,17 @@ class TestClocks:
 
 
 class TestClaimsThatFail:
-    @pytest.mark.parametrize("call", ["listdir", "mkdir", "rename"])
-    def test_task_is_where_workers_look_at_once(self, tmp_path, make, call):
-        """Not only once a pass has found it, however a claim was broken off."""
-        record = make(handler_version=1)
-        open_store(tmp_path).create(record)
+    @pytest.mark.parametrize(
+        ("call", "claims"), [("listdir", 1), ("mkdir", 0), ("mkdir", 1), ("rename", 0), ("rename", 1)]
+    )
+    def test_task_is_where_workers_look_at_once(self, tmp_path, make, call, claims):
+        """Not only once a pass has found it, however a claim was broken off, the first of a task or a later one."""
+        other = open_store(tmp_path)
+        other.create(make(handler_version=1))
+        for _ in range(claims):
+            given_back = other.claim(holder="w", task_types=KIND)
+            assert given_back is not None
+            other.release(given_back[0], transitions.released(given_back[1].record, make.clock.now()))
         wanted = {
             "listdir": lambda path: path.endswith("~"),
             "mkdir": lambda path, *_: "~/stage-" in path,
@@ -368,9 +374,10 @@ class TestClaimsThatFail:
         store = open_store(tmp_path, ops_with(**{call: broken}))
         with pytest.raises(StoreUnavailable):
             store.claim(holder="w", task_types=KIND)
+        assert entries(tmp_path) == [f"ready@{claims + 1}"], "the name says that it was claimed"
         found = store.claim(holder="w", task_types=KIND)
         assert found is not None
         lease, stored = found
-        assert (lease.epoch, lease.attempt_count) == (2, 1)
+        assert (lease.epoch, lease.attempt_count) == (claims + 2, claims + 1)
         store.end(lease, transitions.completed(stored.record, make.clock.now(), b"1"))
         assert entries(tmp_path) == []

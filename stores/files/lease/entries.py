@@ -67,7 +67,7 @@ class Entries:
         if not self._control.moved(path, first):
             return None
         try:
-            return entry if self._fence(first, entry) else None
+            return entry if self._fence(first, entry, is_new=name.epoch == 0) else None
         except OSError:
             with contextlib.suppress(OSError):
                 self._undo(first, entry, path)
@@ -85,9 +85,12 @@ class Entries:
         else:
             self._control.moved(first, entry.path)
 
-    def _fence(self, first: str, entry: Entry) -> bool:
-        """Make sure that no older holder can write, and that we can; False if the entry was taken meanwhile."""
-        if not self.purge(first):
+    def _fence(self, first: str, entry: Entry, *, is_new: bool) -> bool:
+        """Make sure that no older holder can write, and that we can; False if the entry was taken meanwhile.
+
+        One that is new has no older holder: every claim raises the epoch in its first step, and no name comes back.
+        """
+        if not is_new and not self.purge(first):
             return False
         stage = f"{first}/{STAGE}{entry.name.token}"
         try:

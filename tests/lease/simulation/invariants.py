@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from stores.files.lease.control import STAGE
 from stores.files.lease.names import EntryName
 from tests.lease.simulation.calls import Request
 from tests.lease.simulation.disk import Directory, Disk, Result, succeeded
@@ -22,6 +23,7 @@ __all__ = ["CHECKS", "LeaseRules", "View", "view"]
 
 CHECKS: Final = (
     "one entry of a life",
+    "what nobody has claimed has no stage",
     "one grant of an epoch",
     "no commit after a later take-over",
     "epochs grow",
@@ -119,6 +121,8 @@ class LeaseRules:
             return ghost
         if request.name == "rename" and request.paths[0] == f"{request.paths[1]}~":
             ghost = _granted(request.paths[1], ghost)
+        if request.name == "rename" and request.paths[1].endswith("~"):
+            _check_new(request.paths[0], request.paths[1], after)
         if request.name == "rename" and request.paths[1].startswith(_HELD_OR_IDLE):
             _check_entries(after)
         if request.name == "create" and request.paths[0].endswith("/cancel"):
@@ -282,6 +286,15 @@ def _granted(path: str, ghost: Ghost) -> Ghost:
     assert name is not None
     assert name.task is not None
     return _grant(("granted", f"{name.task.task_id} {name.life}", name.epoch, name.token), ghost)
+
+
+def _check_new(source: str, target: str, disk: Disk) -> None:
+    """A claim of an entry that carries no epoch looks for no older holder's stage in it."""
+    name = EntryName.parse(source.rpartition("/")[2])
+    if name is not None and name.epoch == 0:
+        stages = [child for child in disk.names_at(target) if child.startswith(STAGE)]
+        if stages:
+            raise Violation("what nobody has claimed has no stage", f"{source}: {stages}")
 
 
 def _check_entries(disk: Disk) -> None:

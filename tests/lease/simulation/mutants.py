@@ -150,6 +150,12 @@ _ALL: Final = (
         "everything ends",
     ),
     Mutant(
+        "an entry is given back as if it were new",
+        ((Entries, "put_back", broken.put_back_as_new),),
+        "retry, claim",
+        "what nobody has claimed has no stage",
+    ),
+    Mutant(
         "the purge takes the wish to cancel",
         ((Entries, "purge", broken.purge_with_wish),),
         "hold, cancel, thief",

@@ -175,6 +175,12 @@ def left_in_leases(self: Ownership, entry: Entry, record: TaskRecord) -> None:
     self._entries.let_go(entry)
 
 
+def put_back_as_new(self: Entries, entry: Entry, home: str) -> None:
+    """Gives an entry back under a name that says that nobody has claimed it yet."""
+    self._control.move_home(entry.path, f"{home.rpartition('/')[0]}/{entry.name._replace(epoch=0)}")
+    self.purge(home)
+
+
 # ---- wishes to cancel -------------------------------------------------------------------------------------
 
 
