@@ -54,7 +54,6 @@ _ENCODED_EXTENSIONS: Final = {
     "history": "history_json",
 }
 _EXTENSIONS: Final = (*_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS)
-_NUMBER_OF_PLAIN: Final = len(_PLAIN_EXTENSIONS)
 _READ_EXTENSIONS: Final = attrgetter(
     *_PLAIN_EXTENSIONS, *_ENCODED_EXTENSIONS.values(), "attempt", "extra_json"
 )
@@ -119,13 +118,10 @@ def encode_record(record: TaskRecord) -> bytes:
 
 
 def _add_extensions(document: dict[str, Any], extensions: tuple[Any, ...]) -> None:
-    for name, value in zip(_PLAIN_EXTENSIONS, extensions, strict=False):
+    for name, value in zip(_EXTENSIONS, extensions, strict=False):
         if value is not None:
-            document[name] = value
-    *encoded, attempt, extra_json = extensions[_NUMBER_OF_PLAIN:]
-    for name, value in zip(_ENCODED_EXTENSIONS, encoded, strict=True):
-        if value is not None:
-            document[name] = orjson.Fragment(value)
+            document[name] = orjson.Fragment(value) if name in _ENCODED_EXTENSIONS else value
+    attempt, extra_json = extensions[-2:]
     if attempt is not None:
         # orjson knows dataclasses, and takes three times as long for one.
         document["attempt"] = {
@@ -290,10 +286,9 @@ def _add_known(document: dict[str, Any], known: dict[str, Any]) -> None:
 
 def _attempt(value: dict[str, Any]) -> Attempt:
     if type(value) is dict and len(value) == len(_ATTEMPT):
-        found: list[Any] = [value.get(name) for name in _ATTEMPT]
-        epoch, token, holder, count = found
+        epoch, token, holder, count = map(value.get, _ATTEMPT)
         if type(epoch) is type(count) is int and type(token) is type(holder) is str:
-            return Attempt(*found)
+            return Attempt(epoch, token, holder, count)
     return Attempt(
         _typed(value, "epoch", int),
         _typed(value, "token", str),
