@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import postgres
+from benchmarks.live import OWNER
 from benchmarks.measure import Row, directory, microseconds
-from benchmarks.workers import OWNER, registry
+from benchmarks.workers import registry
 from stores.files.lease.store import LeaseTaskStore
 from stores.files.persistent import PersistentTaskStore
 from stores.memory import InMemoryTaskStore

@@ -16,11 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import live
+from benchmarks.live import OWNER, Life
 from benchmarks.measure import Row, paired
-from benchmarks.workers import OWNER, Life, registry
+from benchmarks.workers import registry
 from task_tracker import TaskTracker
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.worker import Worker
@@ -32,11 +35,10 @@ MOST_OF_BARE_COMMITS = 1.5
 MOST_OF_PEER = 1.0
 MOST_OF_BARE_QUERY = 2.0
 
-TASKS = 1000
+TASKS = live.TASKS
+PEER_NAMES = ("procrastinate", "pgqueuer")
 ROUNDS = 3
 LISTED = 100_000
-CONCURRENCY = 4
-"""Attempts at once: the default of a worker here, and given to procrastinate too, whose own is one."""
 PEER_SECONDS = 300.0
 PAGE = 50
 
@@ -169,32 +171,69 @@ def _against_peers(disk: Path, dsn: str, commit: str) -> list[Row]:
         _install(place)
     except (OSError, subprocess.SubprocessError) as error:
         return [Row(f"no figures for other queues: they cannot be installed here ({error!r:.60})", 0.0, "")]
-    ways: dict[str, Callable[[], Life]] = {
-        "here": lambda: _ours(dsn, commit),
-        "procrastinate": lambda: _theirs(place, "procrastinate", dsn, commit, CONCURRENCY),
-        "pgqueuer": lambda: _theirs(place, "pgqueuer", dsn, commit, 0),
-    }
+    lived = _in_turn(
+        {
+            "here": lambda: _live_here(dsn, commit),
+            **{name: partial(_live_there, place, name, dsn, commit) for name in PEER_NAMES},
+        }
+    )
+    alone = _in_turn(
+        {
+            "here": lambda: _ours(dsn, commit),
+            "procrastinate": lambda: _theirs(place, "procrastinate", dsn, commit, live.CONCURRENCY),
+            "pgqueuer": lambda: _theirs(place, "pgqueuer", dsn, commit, 0),
+        }
+    )
+    return [
+        *(
+            _compared(
+                lived, name, f"{live.TASKS:,} no-op tasks live, one worker / {name}, {commit}", MOST_OF_PEER
+            )
+            for name in PEER_NAMES
+        ),
+        *(
+            _compared(
+                alone, name, f"the same, all submitted before the first is worked off / {name}, {commit}"
+            )
+            for name in PEER_NAMES
+        ),
+    ]
+
+
+def _in_turn(ways: dict[str, Callable[[], Life]]) -> dict[str, list[Life]]:
     lives: dict[str, list[Life]] = {name: [] for name in ways}
     for number in range(ROUNDS):
         for name in [*ways] if number % 2 else reversed([*ways]):
             lives[name].append(ways[name]())
-    return [_compared(lives["here"], lives[name], name, commit) for name in ways if name != "here"]
+    return lives
 
 
-def _compared(ours: list[Life], theirs: list[Life], name: str, commit: str) -> Row:
+def _compared(lives: dict[str, list[Life]], name: str, what: str, target: float | None = None) -> Row:
+    ours, theirs = lives["here"], lives[name]
     ratio = statistics.median(mine.all / its.all for mine, its in zip(ours, theirs, strict=True))
     parts = [
-        statistics.median(getattr(life, part) for life in lives) / TASKS * 1e6
-        for lives in (ours, theirs)
+        statistics.median(getattr(life, part) for life in some) / TASKS * 1e6
+        for some in (ours, theirs)
         for part in ("submitted", "worked")
     ]
     return Row(
-        f"{TASKS:,} no-op tasks, submit to end, one worker / {name}, synchronous_commit {commit}",
+        what,
         ratio,
         "x",
-        MOST_OF_PEER,
-        "us per task, submitted + worked: {:.0f} + {:.0f} / {:.0f} + {:.0f}".format(*parts),
+        target,
+        "us per task, until submitted + until ended: {:.0f} + {:.0f} / {:.0f} + {:.0f}".format(*parts),
     )
+
+
+def _live_here(dsn: str, commit: str) -> Life:
+    with schema(dsn, commit) as (name, inside):
+        tracker(inside, name).close()
+        return live.live("postgres", f"{inside}|{name}")
+
+
+def _live_there(place: Path, name: str, dsn: str, commit: str) -> Life:
+    with schema(dsn, commit) as (_, inside):
+        return live.live(name, _url(inside), str(place))
 
 
 def _install(place: Path) -> None:
@@ -209,7 +248,7 @@ def _ours(dsn: str, commit: str) -> Life:
         for number in range(TASKS):
             tasks.submit("noop", number, **OWNER)
         submitted = time.perf_counter()
-        assert Worker(tasks, rescue=False, concurrency=CONCURRENCY).run_once() == TASKS
+        assert Worker(tasks, rescue=False, concurrency=live.CONCURRENCY).run_once() == TASKS
         return Life(submitted - started, time.perf_counter() - submitted)
 
 

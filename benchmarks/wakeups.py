@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import postgres
+from benchmarks.live import OWNER
 from benchmarks.measure import Row, directory, microseconds, paired
-from benchmarks.workers import OWNER, PICK_UPS, latency, pick_up, registry
+from benchmarks.workers import PICK_UPS, latency, pick_up, registry
 from stores.files.lease.store import LeaseTaskStore
 from task_tracker import TaskTracker
 from task_tracker.records import TaskKey

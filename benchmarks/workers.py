@@ -2,9 +2,10 @@
 
 huey is installed into the scratch directory for this; where that cannot be done a row says so. What makes the two
 comparable: one worker process each, with the number of attempts at once that is its default (four and one), on the
-same file system, without fsync, each storing results as it does by itself. What both would do every few seconds besides
-is left out on both sides: huey's consumer, whose scheduler does that (its tasks are taken and executed in a bare loop,
-which is the best that it can do), and the passes in which a worker looks for what others left.
+same file system, without fsync, each storing results as it does by itself. Live, each runs its own worker beside a
+process that submits (:mod:`benchmarks.live`). In one process, all tasks are submitted before the first is worked off,
+and what both do every few seconds besides is left out: huey's tasks are taken and executed in a bare loop, which is the
+best that it can do, and the worker makes no passes in which it looks for what others left.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from benchmarks import live
+from benchmarks.live import OWNER, Life
 from benchmarks.measure import Row, directory, journalled
 from stores.files.lease.store import LeaseTaskStore
 from task_tracker import HandlerRegistry, TaskTracker
@@ -31,7 +34,6 @@ from task_tracker.worker import Event, Worker
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 
-OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
 TASKS = 1000
 ROUNDS = 4
 PICK_UPS = 60
@@ -78,41 +80,46 @@ def _tracker(store: LeaseStore, wake_up: WakeUp | None = None) -> TaskTracker:
 # ---- throughput --------------------------------------------------------------------------------------------
 
 
-class Life(NamedTuple):
-    """Seconds for all tasks of a round: to create them, then to work them off."""
-
-    submitted: float
-    worked: float
-
-    @property
-    def all(self) -> float:
-        return self.submitted + self.worked
-
-
 def _life(disk: Path, base: Path, where: str, target: float | None) -> list[Row]:
     """The two take turns in being first; each round begins with an empty directory."""
     try:
         huey = _huey(disk)
     except (OSError, subprocess.SubprocessError, ImportError) as error:
         return [Row(f"no figures for {PEER}: it cannot be installed here ({error!r:.60})", 0.0, "")]
-    ours: list[Life] = []
-    theirs: list[Life] = []
-    for number in range(ROUNDS):
-        turns = [(ours, _ours), (theirs, lambda root: _theirs(huey, root))]
-        for lives, live in turns if number % 2 else reversed(turns):
-            with directory(base) as root:
-                lives.append(live(root))
+    packages = str(Path(huey.__file__).parent.parent)
+    lived = _in_turn(
+        base,
+        lambda root: live.live("lease", str(root)),
+        lambda root: live.live("huey", str(root), packages),
+    )
+    alone = _in_turn(base, _ours, lambda root: _theirs(huey, root))
     return [
         _compared(
-            f"{TASKS:,} no-op tasks, submit to end, one worker / huey's file storage, {where}",
-            [(mine.all, its.all) for mine, its in zip(ours, theirs, strict=True)],
+            f"{live.TASKS:,} no-op tasks live, submit to end, one worker / huey's file storage, {where}",
+            [(mine.all, its.all) for mine, its in lived],
             target,
         ),
         _compared(
+            f"the same in one process, huey in a bare loop, {where}",
+            [(mine.all, its.all) for mine, its in alone],
+        ),
+        _compared(
             f"the same, of tasks that were created before, {where}",
-            [(mine.worked, its.worked) for mine, its in zip(ours, theirs, strict=True)],
+            [(mine.worked, its.worked) for mine, its in alone],
         ),
     ]
+
+
+def _in_turn(
+    base: Path, ours: Callable[[Path], Life], theirs: Callable[[Path], Life]
+) -> list[tuple[Life, Life]]:
+    lives: tuple[list[Life], list[Life]] = [], []
+    for number in range(ROUNDS):
+        turns = [*zip(lives, (ours, theirs), strict=True)]
+        for found, way in turns if number % 2 else reversed(turns):
+            with directory(base) as root:
+                found.append(way(root))
+    return [*zip(*lives, strict=True)]
 
 
 def _compared(what: str, pairs: list[tuple[float, float]], target: float | None = None) -> Row:

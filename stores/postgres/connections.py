@@ -14,7 +14,7 @@ import math
 import os
 import select
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -22,6 +22,7 @@ from psycopg import conninfo
 from psycopg.adapt import Buffer, Loader
 from psycopg.rows import TupleRow
 
+from stores.postgres.prepared import Found, PreparedStatements
 from stores.postgres.trouble import TooLong
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import SettingsError, StoreUnavailable
@@ -61,6 +62,21 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
 
     patience_seconds: float = math.inf
     _poll: select.poll | None = None
+    _statements: PreparedStatements | None = None
+
+    def ask(self, statement: bytes, params: Mapping[str, Any], *, rows: bool) -> Found:
+        """Run a statement; return its ``rows``, if it gives any, and how many it has touched.
+
+        Raises psycopg.Error, among them TooLong.
+        """
+        if self.prepare_threshold is not None:
+            if self._statements is None:
+                self._statements = PreparedStatements(self, self.prepare_threshold)
+            found = self._statements.execute(statement, params, self.patience_seconds)
+            if found is not None:
+                return found
+        cursor = self.execute(statement, params)
+        return cursor.fetchall() if rows else [], cursor.rowcount
 
     def wait(self, gen: Generator[Any, Any, _T], *args: Any, **kwargs: Any) -> _T:
         """Wait as the driver does, but not for ever. Raises TooLong."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 import psycopg
 
 from stores.postgres.connections import BoundedConnection, Connections
+from stores.postgres.prepared import Found
 from stores.postgres.statements import Statements
 from stores.postgres.trouble import is_conflict, is_forgotten, is_full, is_lost, unavailable
 from task_tracker.clock import SYSTEM_CLOCK
@@ -93,21 +94,22 @@ class Session:
 
     def one(self, name: str, params: dict[str, Any] | None = None) -> Row | None:
         """Run a named statement and return its first row, None if there is none."""
-        return self._execute(name, params).fetchone()
+        rows, _ = self._found(name, params, rows=True)
+        return rows[0] if rows else None
 
     def all(self, name: str, params: dict[str, Any] | None = None) -> list[Row]:
         """Run a named statement and return its rows."""
-        return self._execute(name, params).fetchall()
+        return self._found(name, params, rows=True)[0]
 
     def run(self, name: str, params: dict[str, Any] | None = None) -> int:
         """Run a named statement and return how many rows it touched."""
-        return self._execute(name, params).rowcount
+        return self._found(name, params, rows=False)[1]
 
-    def _execute(self, name: str, params: dict[str, Any] | None) -> psycopg.Cursor[Row]:
+    def _found(self, name: str, params: dict[str, Any] | None, *, rows: bool) -> Found:
         if self._explicit:
             with self.transaction():
-                return self._execute(name, params)
-        return self.connection.execute(self._statements[name], params_of(params, quiet=self._quiet))
+                return self._found(name, params, rows=rows)
+        return self.connection.ask(self._statements[name], params_of(params, quiet=self._quiet), rows=rows)
 
     @contextlib.contextmanager
     def transaction(self, *also: str) -> Iterator[None]:

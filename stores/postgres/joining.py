@@ -15,7 +15,8 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import TupleRow, tuple_row
 
 from stores.postgres.connections import RawJson
-from stores.postgres.database import Row, Session, params_of
+from stores.postgres.database import Session, params_of
+from stores.postgres.prepared import Found
 from stores.postgres.statements import Statements
 from stores.postgres.trouble import unavailable
 from task_tracker.errors import StoreUnavailable
@@ -25,7 +26,7 @@ __all__ = ["JoinedDatabase"]
 
 _T = TypeVar("_T")
 
-_Found = tuple[list[Row], int]
+_Ask = Callable[[bytes, dict[str, Any], bool], Found]
 
 # Cursors of this module's own: the caller's may give other rows or values, or take other parameters.
 _ADAPTERS: Final = AdaptersMap(psycopg.adapters)
@@ -64,7 +65,7 @@ class JoinedDatabase:
                 f"the client_encoding of connection is {given.info.encoding}, which does not hold every text; "
                 "connect with client_encoding=utf8"
             )
-        self._ask: Callable[[bytes, dict[str, Any]], _Found]
+        self._ask: _Ask
         if isinstance(given, psycopg.AsyncConnection):
             assert isinstance(connection, OnLoop), "those are refused above"
             self._ask = _OnLoop(given, connection).ask
@@ -86,26 +87,14 @@ class JoinedDatabase:
 
 
 class _JoinedSession(Session):
-    def __init__(
-        self, ask: Callable[[bytes, dict[str, Any]], _Found], statements: Statements, *, quiet: bool
-    ) -> None:
+    def __init__(self, ask: _Ask, statements: Statements, *, quiet: bool) -> None:
         self.again = False
         self._quiet = quiet
         self._ask = ask
         self._statements = statements
 
-    def one(self, name: str, params: dict[str, Any] | None = None) -> Row | None:
-        rows = self.all(name, params)
-        return rows[0] if rows else None
-
-    def all(self, name: str, params: dict[str, Any] | None = None) -> list[Row]:
-        return self._asked(name, params)[0]
-
-    def run(self, name: str, params: dict[str, Any] | None = None) -> int:
-        return self._asked(name, params)[1]
-
-    def _asked(self, name: str, params: dict[str, Any] | None) -> _Found:
-        return self._ask(self._statements[name], params_of(params, quiet=self._quiet))
+    def _found(self, name: str, params: dict[str, Any] | None, *, rows: bool) -> Found:
+        return self._ask(self._statements[name], params_of(params, quiet=self._quiet), rows)
 
 
 class _Here:
@@ -114,10 +103,10 @@ class _Here:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
+    def ask(self, statement: bytes, params: dict[str, Any], rows: bool) -> Found:
         with _Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(statement, params, prepare=False)
-            return cursor.fetchall(), cursor.rowcount
+            return cursor.fetchall() if rows else [], cursor.rowcount
 
 
 class _OnLoop:
@@ -128,12 +117,12 @@ class _OnLoop:
         self._loop = given.loop
         self._is_over = given.is_over
 
-    def ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
-        return asyncio.run_coroutine_threadsafe(self._ask(statement, params), self._loop).result()
+    def ask(self, statement: bytes, params: dict[str, Any], rows: bool) -> Found:
+        return asyncio.run_coroutine_threadsafe(self._ask(statement, params, rows), self._loop).result()
 
-    async def _ask(self, statement: bytes, params: dict[str, Any]) -> _Found:
+    async def _ask(self, statement: bytes, params: dict[str, Any], rows: bool) -> Found:
         if self._is_over.is_set():  # the next statement would be in whatever the caller does now
             raise StoreUnavailable("the caller has stopped waiting, and its connection is left alone")
         async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(statement, params, prepare=False)
-            return await cursor.fetchall(), cursor.rowcount
+            return await cursor.fetchall() if rows else [], cursor.rowcount

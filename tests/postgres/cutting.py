@@ -6,12 +6,16 @@ Owns at which statement. A break is real: the session is closed, and the server 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import psycopg
 
 from stores.postgres.connections import BoundedConnection, Opener, opener
 from tests.postgres.grounds import Ground
+from tests.postgres.watched import Watched
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass
@@ -36,17 +40,17 @@ class Scissors:
         return self.nth > 0 and (self.seen == self.nth or (self.forever and self.seen > self.nth))
 
 
-class Cut(BoundedConnection):
+class Cut(Watched):
     """A connection with scissors at it."""
 
     scissors: Scissors
 
-    def execute(self, *args: Any, **kwargs: Any) -> psycopg.Cursor[Any]:
+    def around(self, send: Callable[[], _T]) -> _T:
         if not self.scissors.due():
-            return super().execute(*args, **kwargs)
+            return send()
         self.scissors.cuts += 1
         if self.scissors.after:
-            super().execute(*args, **kwargs)
+            send()
         self.close()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import psycopg
 
 from stores.postgres.connections import BoundedConnection, opener
 from stores.postgres.store import PostgresTaskStore
 from tests.postgres.grounds import Control, Ground
+from tests.postgres.watched import Watched
 
 PATIENCE_SECONDS = 60.0
 GLANCE_SECONDS = 0.002
 
 Call = Callable[[PostgresTaskStore], object]
+_T = TypeVar("_T")
 
 
 class Gate:
@@ -65,14 +67,14 @@ class Gate:
             return self._changed.wait_for(lambda: self._waiting or self.ended, seconds)
 
 
-class Stepped(BoundedConnection):
+class Stepped(Watched):
     """A connection that stops before each statement."""
 
     gate: Gate
 
-    def execute(self, *args: Any, **kwargs: Any) -> psycopg.Cursor[Any]:
+    def around(self, send: Callable[[], _T]) -> _T:
         self.gate.arrive()
-        return super().execute(*args, **kwargs)
+        return send()
 
 
 class Actor:

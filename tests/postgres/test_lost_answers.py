@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from stores.postgres.connections import BoundedConnection
 from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
 from task_tracker.errors import StoreUnavailable, TaskExists
@@ -329,14 +328,14 @@ def test_call_that_the_database_gave_up_on_is_tried_again(
     call = claim(scene)
     left = times
 
-    def give_up(*args: Any, **kwargs: Any) -> Any:
+    def give_up(_: Cut, send: Callable[[], Any]) -> Any:
         nonlocal left
         if left:
             left -= 1
             raise conflict("others were quicker")
-        return BoundedConnection.execute(*args, **kwargs)
+        return send()
 
-    monkeypatch.setattr(Cut, "execute", give_up)
+    monkeypatch.setattr(Cut, "around", give_up)
     if times < 5:
         assert isinstance(call(scene.store), tuple)
         return

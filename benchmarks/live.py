@@ -1,0 +1,353 @@
+"""Live: one process submits no-op tasks one by one while one worker works them off, each side by its own worker.
+
+What is compared is what somebody has who follows the documentation of either: huey's consumer, procrastinate's and
+pgqueuer's workers, and the worker of this library, in a process of its own that looks for work, renews and tidies up as
+it does by itself. The clock starts with the first submit and stops when all tasks have ended. Submitter and worker are
+processes of their own (:func:`main`), since the other queues need what this project does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
+TASKS = 1000
+WARM_UP = 20
+CONCURRENCY = 10
+"""Attempts at once on PostgreSQL, of each side: what pgqueuer takes at once by itself."""
+SECONDS = 300.0
+_LOOK_SECONDS = 0.0005
+_MADE_SECONDS = 1.0
+"""In which pgqueuer has made the rest of its tables."""
+HUEY_SECONDS = 0.01, 0.1
+"""Between two looks of huey's consumer, which pauses for 0.1 to 10 s by itself: that is not what is measured."""
+
+_MAIN = "import sys; from benchmarks.live import main; main(*sys.argv[1:])"
+
+_begun: Callable[[], None] = lambda: None  # noqa: E731  # handlers call it, of which each is a function of a module
+
+
+class Life(NamedTuple):
+    """Seconds for all tasks of a round: until they were created, then until they had ended."""
+
+    submitted: float
+    worked: float
+
+    @property
+    def all(self) -> float:
+        return self.submitted + self.worked
+
+
+class Submitter(NamedTuple):
+    """``submit`` returns what ``has_ended`` is asked about; ``ended`` says how many have, of all."""
+
+    submit: Callable[[int], Awaitable[Any]]
+    has_ended: Callable[[Any], Awaitable[bool]]
+    ended: Callable[[], Awaitable[int]]
+
+
+class Side(NamedTuple):
+    """A worker that runs until SIGTERM, and what submits. Both are given where the tasks are."""
+
+    work: Callable[[str], None]
+    submitter: Callable[[str], AbstractAsyncContextManager[Submitter]]
+
+
+def live(side: str, where: str, path: str = "") -> Life:
+    """Have ``side`` do it once; ``path`` is where its packages are. ``worked`` is what came after the last submit."""
+    mine, its = os.pipe()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, os.getcwd()]))}
+
+    def command(role: str, pipe: int) -> list[str]:
+        return [sys.executable, "-c", _MAIN, role, side, where, str(pipe)]
+
+    worker = subprocess.Popen(command("work", its), pass_fds=[its], env=environment)
+    os.close(its)
+    try:
+        told = subprocess.run(
+            command("submit", mine),
+            pass_fds=[mine],
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=SECONDS,
+        )
+    finally:
+        worker.terminate()
+        worker.wait(SECONDS)
+        os.close(mine)
+    return Life(*json.loads(told.stdout))
+
+
+# ---- in the processes of a side --------------------------------------------------------------------------
+
+
+def main(role: str, name: str, where: str, pipe: str) -> None:
+    """Work, or submit and print the times."""
+    logging.disable(logging.CRITICAL)
+    side = SIDES[name]
+    if role == "submit":
+        print(json.dumps(asyncio.run(_submit(side, where, int(pipe)))))  # the answer
+        return
+    count = 0
+
+    def begun() -> None:
+        nonlocal count
+        count += 1
+        if count in (WARM_UP, WARM_UP + TASKS):
+            os.write(int(pipe), b"!")
+
+    global _begun  # noqa: PLW0603  # of this process, which does nothing else
+    _begun = begun
+    side.work(where)
+
+
+async def _submit(side: Side, where: str, pipe: int) -> Life:
+    async with side.submitter(where) as submitter:
+        await _until_ended(submitter, [await submitter.submit(number) for number in range(WARM_UP)], pipe)
+        started = time.perf_counter()
+        tasks = [await submitter.submit(number) for number in range(TASKS)]
+        submitted = time.perf_counter()
+        await _until_ended(submitter, tasks[-WARM_UP:], pipe)
+        ended = time.perf_counter()
+
+        async def all_have() -> bool:
+            return await submitter.ended() >= WARM_UP + TASKS
+
+        await _until(all_have)
+    return Life(submitted - started, ended - submitted)
+
+
+async def _until_ended(submitter: Submitter, tasks: list[Any], pipe: int) -> None:
+    """Return once all have begun, of which the worker tells, and the last of them, ``tasks``, have ended."""
+    assert os.read(pipe, 1), "the worker has ended"
+    for task in tasks:
+        await _until(partial(submitter.has_ended, task))
+
+
+async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    while True:
+        if await is_so():
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+# ---- this library ----------------------------------------------------------------------------------------
+
+
+async def noop(ctx: object, payload: Any) -> Any:
+    """The handler."""
+    _begun()
+    return payload
+
+
+def _tracker(store: Any) -> Any:
+    from task_tracker import HandlerRegistry, TaskTracker
+
+    registry = HandlerRegistry()
+    registry.register("noop", handler="benchmarks.live:noop")
+    return TaskTracker(store, handlers=registry)
+
+
+def _here(store_at: Callable[[str], Any], **options: Any) -> Side:
+    def work(where: str) -> None:
+        from task_tracker.worker import Worker
+
+        with _tracker(store_at(where)) as tracker:
+            Worker(tracker, **options).run()
+
+    @asynccontextmanager
+    async def submitter(where: str) -> AsyncIterator[Submitter]:
+        with _tracker(store_at(where)) as tracker:
+
+            async def submit(number: int) -> str:
+                task_id: str = tracker.submit("noop", number, **OWNER).task_id
+                return task_id
+
+            async def has_ended(task_id: str) -> bool:
+                return bool(tracker.get(task_id, **OWNER).status.is_terminal)
+
+            async def ended() -> int:
+                return int(tracker.store.count(*OWNER.values())["noop"].get("completed", 0))
+
+            yield Submitter(submit, has_ended, ended)
+
+    return Side(work, submitter)
+
+
+def _lease_store(where: str) -> Any:
+    from stores.files.lease.store import LeaseTaskStore
+
+    return LeaseTaskStore(where, durability="none")
+
+
+def _postgres_store(where: str) -> Any:
+    from stores.postgres.store import PostgresTaskStore
+
+    dsn, _, schema = where.rpartition("|")
+    return PostgresTaskStore(dsn, schema=schema)
+
+
+# ---- huey ------------------------------------------------------------------------------------------------
+
+
+def _huey(where: str) -> tuple[Any, Any]:
+    queue = importlib.import_module("huey").FileHuey("benchmark", path=where)
+
+    @queue.task(name="noop")  # type: ignore[untyped-decorator,unused-ignore]
+    def noop(number: int) -> int:
+        _begun()
+        return number
+
+    return queue, noop
+
+
+def _work_huey(where: str) -> None:
+    queue, _ = _huey(where)
+    first, longest = HUEY_SECONDS
+    queue.create_consumer(initial_delay=first, max_delay=longest, graceful_signal="TERM").run()
+
+
+@asynccontextmanager
+async def _submit_to_huey(where: str) -> AsyncIterator[Submitter]:
+    queue, noop = _huey(where)
+
+    async def submit(number: int) -> Any:
+        return noop(number)
+
+    async def has_ended(result: Any) -> bool:
+        return result.get(preserve=True) is not None
+
+    async def ended() -> int:
+        return int(queue.storage.result_store_size())
+
+    yield Submitter(submit, has_ended, ended)
+
+
+# ---- procrastinate ---------------------------------------------------------------------------------------
+
+
+def _procrastinate(where: str) -> tuple[Any, Any]:
+    queue = importlib.import_module("procrastinate")
+    app = queue.App(connector=queue.PsycopgConnector(conninfo=where))
+
+    @app.task(name="noop")  # type: ignore[untyped-decorator,unused-ignore]
+    async def noop(number: int) -> int:
+        _begun()
+        return number
+
+    return app, noop
+
+
+def _work_procrastinate(where: str) -> None:
+    app, _ = _procrastinate(where)
+
+    async def work() -> None:
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+            await app.run_worker_async(concurrency=CONCURRENCY)
+
+    asyncio.run(work())
+
+
+@asynccontextmanager
+async def _submit_to_procrastinate(where: str) -> AsyncIterator[Submitter]:
+    app, noop = _procrastinate(where)
+    async with app.open_async():
+
+        async def ready() -> bool:
+            asked = "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS ready"
+            return bool((await app.connector.execute_query_one_async(asked))["ready"])
+
+        await _until(ready)
+
+        async def submit(number: int) -> Any:
+            return await noop.defer_async(number=number)
+
+        async def has_ended(job_id: int) -> bool:
+            asked = "SELECT status::text FROM procrastinate_jobs WHERE id = %(job)s"
+            return bool(
+                (await app.connector.execute_query_one_async(asked, job=job_id))["status"] == "succeeded"
+            )
+
+        async def ended() -> int:
+            asked = "SELECT count(*) AS ended FROM procrastinate_jobs WHERE status = 'succeeded'"
+            return int((await app.connector.execute_query_one_async(asked))["ended"])
+
+        yield Submitter(submit, has_ended, ended)
+
+
+# ---- pgqueuer --------------------------------------------------------------------------------------------
+
+
+async def _pgqueuer(where: str) -> tuple[Any, Any]:
+    connection = await importlib.import_module("asyncpg").connect(where)
+    return connection, importlib.import_module("pgqueuer.db").AsyncpgDriver(connection)
+
+
+def _work_pgqueuer(where: str) -> None:
+    async def work() -> None:
+        queue = importlib.import_module("pgqueuer")
+        connection, driver = await _pgqueuer(where)
+        await queue.Queries(driver).install()
+        manager = queue.PgQueuer(driver)
+
+        @manager.entrypoint("noop")  # type: ignore[untyped-decorator,unused-ignore]
+        async def noop(job: Any) -> None:
+            _begun()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, manager.qm.shutdown.set)
+        await manager.qm.run(batch_size=CONCURRENCY)
+        await connection.close()
+
+    asyncio.run(work())
+
+
+@asynccontextmanager
+async def _submit_to_pgqueuer(where: str) -> AsyncIterator[Submitter]:
+    queue = importlib.import_module("pgqueuer")
+    connection, driver = await _pgqueuer(where)
+    queries = queue.Queries(driver)
+
+    async def ready() -> bool:
+        return bool(await connection.fetchval("SELECT to_regclass('pgqueuer_log') IS NOT NULL"))
+
+    await _until(ready)
+    await asyncio.sleep(_MADE_SECONDS)
+
+    async def submit(number: int) -> Any:
+        return (await queries.enqueue(["noop"], [str(number).encode()], [0]))[0]
+
+    async def has_ended(job_id: int) -> bool:
+        """A job that has ended is deleted."""
+        return not await connection.fetchval("SELECT count(*) FROM pgqueuer WHERE id = $1", job_id)
+
+    async def ended() -> int:
+        done = "SELECT count(*) FROM pgqueuer_log WHERE status::text = 'successful'"
+        left = await connection.fetchval("SELECT count(*) FROM pgqueuer")
+        return int(await connection.fetchval(done)) if not left else 0
+
+    yield Submitter(submit, has_ended, ended)
+    await connection.close()
+
+
+SIDES: Mapping[str, Side] = {
+    "lease": _here(_lease_store),
+    "huey": Side(_work_huey, _submit_to_huey),
+    "postgres": _here(_postgres_store, concurrency=CONCURRENCY),
+    "procrastinate": Side(_work_procrastinate, _submit_to_procrastinate),
+    "pgqueuer": Side(_work_pgqueuer, _submit_to_pgqueuer),
+}
