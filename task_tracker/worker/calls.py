@@ -232,25 +232,25 @@ class Kept:
         return len(self._tasks)
 
     def start(
-        self,
-        coroutine: Coroutine[Any, Any, _T],
-        name: str,
-        context: contextvars.Context | None = None,
-        on_end: Callable[[asyncio.Task[_T]], None] | None = None,
+        self, coroutine: Coroutine[Any, Any, _T], name: str, context: contextvars.Context | None = None
     ) -> asyncio.Task[_T]:
-        """Start a task and keep it until it has ended, of which ``on_end`` is told."""
+        """Start a task and keep it until it has ended."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._let_go if on_end is None else partial(self._let_go, on_end=on_end))
+        task.add_done_callback(self._let_go)
         return task
 
-    def _let_go(
-        self, task: asyncio.Task[Any], on_end: Callable[[asyncio.Task[Any]], None] | None = None
-    ) -> None:
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task until it is discarded."""
+        self._tasks.add(task)
+
+    def discard(self, task: asyncio.Task[Any]) -> None:
+        """Keep it no more."""
+        self._tasks.discard(task)
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         look_at(task)
-        if on_end is not None:
-            on_end(task)
 
     def cancel(self) -> list[asyncio.Task[Any]]:
         """Cancel all of them and return them."""

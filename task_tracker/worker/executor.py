@@ -44,7 +44,7 @@ from task_tracker.worker.resources import Resources
 from task_tracker.worker.shortage import Shortage
 from task_tracker.worker.starting import Prepared, Starter
 from task_tracker.worker.stops import StopSignal
-from task_tracker.worker.supervising import Supervision
+from task_tracker.worker.supervising import Supervision, Timeouts
 from task_tracker.worker.transactions import BEGINNING_AT_ONCE, Transacting
 
 __all__ = ["Ended", "Executor"]
@@ -119,6 +119,7 @@ class Executor:
             hook_seconds=check_seconds("hook_seconds", hook_seconds),
             ahead=ahead,
         )
+        self._timeouts = Timeouts()
         self._running: dict[Lease, UnderWay] = {}
         self._is_interrupted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -200,13 +201,14 @@ class Executor:
         attempt = self._running.get(lease)
         if attempt is None:
             return True  # it has just ended
-        goes_on = any(run is not None and not run.ended.done() for run in (attempt.run, attempt.hook))
+        goes_on = any(run is not None and run.did is None for run in (attempt.run, attempt.hook))
         is_over = attempt.writing_since is not None or attempt.record.may_be_settled or lease.lost.is_set()
         return goes_on and is_over
 
     async def aclose(self) -> None:
         """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""
         self._is_interrupted = True
+        self._timeouts.end()
         tasks = self._kept.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_UNWIND_SECONDS)
@@ -285,7 +287,11 @@ class Executor:
             return prepared
         assert attempt.run is not None, "it was started"
         attempt.supervision = Supervision(
-            attempt.run, attempt.signal, timeout_seconds=timeout, cleanup_seconds=prepared.cleanup_seconds
+            attempt.run,
+            attempt.signal,
+            self._timeouts,
+            timeout_seconds=timeout,
+            cleanup_seconds=prepared.cleanup_seconds,
         )
         if attempt.lease.cancel_requested.is_set():
             self._notice(attempt.lease)

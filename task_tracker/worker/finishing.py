@@ -284,7 +284,7 @@ def _as_completed(outcome: Outcome, record: TaskRecord) -> Done:
 
 
 def _going_on(attempt: UnderWay) -> list[asyncio.Future[Any]]:
-    return [run.ended for run in (attempt.run, attempt.hook) if run is not None and not run.ended.done()]
+    return [run.ended for run in (attempt.run, attempt.hook) if run is not None and run.did is None]
 
 
 def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:

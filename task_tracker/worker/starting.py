@@ -120,9 +120,9 @@ class Starter:
         finally:
             run.stop()  # does nothing to one that has ended
             self.leave(run)
-        if not run.ended.done():
+        did = run.did
+        if did is None:
             return Called(f"on_failure did not end within {seconds:g} seconds", run)
-        did = run.ended.result()
         if not isinstance(did, Raised):
             return Called()
         if not did.began:
@@ -131,7 +131,7 @@ class Starter:
 
     def leave(self, run: HandlerRun) -> None:
         """Count ``run`` until it ends, if it has not."""
-        if not run.ended.done():
+        if run.did is None:
             self._left_behind.add(run)
             run.ended.add_done_callback(lambda _: self._left_behind.discard(run))
 
