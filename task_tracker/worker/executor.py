@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from task_tracker.call_threads import NoThread, Share
 from task_tracker.errors import CapabilityMissing, LeaseLost, StoreUnavailable
-from task_tracker.handlers import HandlerRegistry
+from task_tracker.handlers import Handler, HandlerRegistry
 from task_tracker.holdings import Holdings
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import TaskStatus
@@ -41,8 +42,9 @@ from task_tracker.worker.outcomes import (
 )
 from task_tracker.worker.reporting import report, report_broken
 from task_tracker.worker.resources import Resources
+from task_tracker.worker.running import is_async
 from task_tracker.worker.shortage import Shortage
-from task_tracker.worker.starting import Prepared, Starter
+from task_tracker.worker.starting import Function, Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision, Timeouts
 from task_tracker.worker.transactions import BEGINNING_AT_ONCE, Transacting
@@ -144,22 +146,46 @@ class Executor:
 
         Cancelled, it stops the handler, waits for nothing and writes nothing: the lease expires.
         """
-        began_at = self._clock.monotonic()
+        return await self.see_through(self.begin(lease, stored))
+
+    def begin(self, lease: Lease, stored: Stored) -> UnderWay:
+        """Do the first half of :meth:`execute`: :meth:`see_through` is to follow, best as a task made at once.
+
+        A handler that takes neither an import nor a thread begins in the loop's next turn, before that task does: if it
+        is short it has ended by then, and nobody has to be woken for it.
+        """
         attempt = self._begin(lease, stored)
+        attempt.began_at = self._clock.monotonic()
         if self._hooks.are_there:
             waited = max(0.0, self._clock.now() - stored.record.created_at)
             self._hooks.tell("attempt_started", stored.record, seconds=waited)
+        handler = attempt.handler
+        if handler is not None and handler.is_loaded and attempt.signal.reason is None:
+            try:
+                function = handler.load()
+                if is_async(function):
+                    self._start_function(attempt, handler, function)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
+                attempt.refused = _broken(attempt, error)
+        return attempt
+
+    async def see_through(self, attempt: UnderWay) -> Ended:
+        """Do the second half of :meth:`execute`."""
+        lease = attempt.lease
+        look = partial(self._look_for_wish, lease)
+        self._access.changes.add(lease.key, look)
         try:
-            with self._access.changes.subscribed(lease.key, lambda: self._look_for_wish(lease)):
-                ended = await self._finisher.finish(attempt, await self._outcome(attempt))
+            ended = await self._finisher.finish(attempt, await self._outcome(attempt))
         finally:
+            self._access.changes.remove(lease.key, look)
             self._finish(attempt)
-        self._hooks.tell(
-            "attempt_ended",
-            ended.record if ended.record is not None else attempt.record.record,
-            seconds=self._clock.monotonic() - began_at,
-            outcome=ended.outcome.name,
-        )
+        if self._hooks.are_there:
+            self._hooks.tell(
+                "attempt_ended",
+                ended.record if ended.record is not None else attempt.record.record,
+                seconds=self._clock.monotonic() - attempt.began_at,
+                outcome=ended.outcome.name,
+            )
         return ended
 
     async def settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
@@ -272,46 +298,37 @@ class Executor:
     async def _outcome(self, attempt: UnderWay) -> Outcome:
         """Return how the attempt ends, whatever breaks: a task must not run on paper only."""
         try:
-            return await self._run(attempt)
+            if attempt.run is None:
+                await self._start(attempt)
+            return await self._run(attempt) if attempt.refused is None else attempt.refused
         except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
-            report_broken(attempt.lease.key.task_id, error)
-            if attempt.run is not None:
-                attempt.signal.set(StopReason.SHUTDOWN)
-                attempt.run.stop()
-            return Failed(error_text(error), "internal_error", may_retry=True)
+            return _broken(attempt, error)
 
     async def _run(self, attempt: UnderWay) -> Outcome:
-        timeout = self._timeout_of(attempt)
-        prepared = await self._start(attempt, timeout)
-        if not isinstance(prepared, Prepared):
-            return prepared
-        assert attempt.run is not None, "it was started"
-        attempt.supervision = Supervision(
-            attempt.run,
-            attempt.signal,
-            self._timeouts,
-            timeout_seconds=timeout,
-            cleanup_seconds=prepared.cleanup_seconds,
-        )
+        supervision = attempt.supervision
+        assert supervision is not None, "it was started"
         if attempt.lease.cancel_requested.is_set():
             self._notice(attempt.lease)
-        did = await attempt.supervision.wait()
+        did = await supervision.wait()
         seen = attempt.signal.reason
-        reason = StopReason.LOST if seen is StopReason.LOST else attempt.supervision.reason
-        outcome = judged(did, reason, timeout, seen=seen, sizes=self._sizes)
+        reason = StopReason.LOST if seen is StopReason.LOST else supervision.reason
+        outcome = judged(did, reason, supervision.timeout_seconds, seen=seen, sizes=self._sizes)
         report(attempt.lease.key.task_id, did, outcome)
         return outcome
 
-    async def _start(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
-        """Start the handler and return what was started, or how the attempt ends since it was not.
+    async def _start(self, attempt: UnderWay) -> None:
+        """Start the handler, unless it is ``refused`` already, or then.
 
         Its time has not begun: neither an import nor the wait for a thread is part of it.
         """
         problem: NoThread | None = None
         waits = pauses(self._clock)
         for number in range(_THREAD_TRIES + 1):
+            if attempt.refused is not None:
+                return
             try:
-                return await self._start_now(attempt, timeout)
+                await self._start_now(attempt)
+                return
             except NoThread as error:
                 problem = error
                 self.shortage.note(error)
@@ -326,27 +343,31 @@ class Executor:
             problem,
             extra={"event": "no_thread", "task_id": attempt.lease.key.task_id},
         )
-        return Interrupted(began=False, after=self._clock.jitter(_NO_THREAD_PAUSE_SECONDS))
+        attempt.refused = Interrupted(began=False, after=self._clock.jitter(_NO_THREAD_PAUSE_SECONDS))
 
-    async def _start_now(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
+    async def _start_now(self, attempt: UnderWay) -> None:
         """Do that once. Raises NoThread."""
-        prepared = None if attempt.signal.reason is not None else await self._prepare(attempt)
+        function = None if attempt.signal.reason is not None else await self._imported(attempt)
         reason = attempt.signal.reason
         if reason is not None:  # it was to stop before it began
-            return judged(Raised(asyncio.CancelledError(), began=False), reason, timeout)
-        assert prepared is not None, "only who was told to stop gets nothing"
-        if isinstance(prepared, Prepared):
-            attempt.run = self._starter.start(prepared, attempt.parts)
-        return prepared
+            did = Raised(asyncio.CancelledError(), began=False)
+            attempt.refused = judged(did, reason, self._timeout_of(attempt))
+            return
+        assert function is not None, "only who was told to stop gets nothing"
+        if isinstance(function, Outcome):
+            attempt.refused = function
+        else:
+            assert attempt.handler is not None, "a function is a handler's"
+            self._start_function(attempt, attempt.handler, function)
 
-    async def _prepare(self, attempt: UnderWay) -> Prepared | Outcome | None:
+    async def _imported(self, attempt: UnderWay) -> Function | Outcome | None:
         """Return what is to be called, or how the attempt ends since there is nothing to call.
 
         None if it was told to stop meanwhile.
         """
         record = attempt.record.record
         if attempt.handler is not None:
-            return await self._starter.prepare(attempt.handler, record, attempt.told)
+            return await self._starter.imported(attempt.handler, record.task_id, attempt.told)
         _log.error(
             "task %s is of type %s version %s, for which there is no handler here; it is given back",
             record.task_id,
@@ -355,6 +376,21 @@ class Executor:
             extra={"event": "claimed_kind_unknown", "task_id": record.task_id},
         )
         return Interrupted(began=False)
+
+    def _start_function(self, attempt: UnderWay, handler: Handler, function: Function) -> None:
+        """Start a handler, whose time begins now, or say how the attempt ends since it cannot be. Raises NoThread."""
+        run = self._starter.start(handler, function, attempt.record.record, attempt.parts)
+        if isinstance(run, Outcome):
+            attempt.refused = run
+            return
+        attempt.run = run
+        attempt.supervision = Supervision(
+            run,
+            attempt.signal,
+            self._timeouts,
+            timeout_seconds=self._timeout_of(attempt),
+            cleanup_seconds=handler.cleanup_seconds,
+        )
 
     def _timeout_of(self, attempt: UnderWay) -> float:
         handler, own = attempt.handler, attempt.record.record.timeout_seconds
@@ -392,6 +428,15 @@ class Executor:
         """Have the record say that the task is to stop; its end does if this cannot."""
         with contextlib.suppress(LeaseLost, StoreUnavailable, NoThread):
             await self._store_calls.make(attempt.record.commit, Share(attempt.lease.key, 1))
+
+
+def _broken(attempt: UnderWay, error: BaseException) -> Outcome:
+    """Return how an attempt ends of which something broke here."""
+    report_broken(attempt.lease.key.task_id, error)
+    if attempt.run is not None:
+        attempt.signal.set(StopReason.SHUTDOWN)
+        attempt.run.stop()
+    return Failed(error_text(error), "internal_error", may_retry=True)
 
 
 def _leases_of(tracker: TaskTracker) -> LeaseStore:

@@ -59,8 +59,13 @@ class UnderWay:
     handler: Handler | None
     signal: StopSignal
     parts: Parts
+    began_at: float = 0.0
+    """By the monotonic clock."""
     run: HandlerRun | None = None
     supervision: Supervision | None = None
+    """From the start of its handler."""
+    refused: Outcome | None = None
+    """How it ends since its handler could not be started."""
     hook: HandlerRun | None = None
     """An ``on_failure`` that goes on although its time is over."""
     is_foreign: bool = False

@@ -35,9 +35,6 @@ _log = logging.getLogger("task_tracker")
 
 _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
-_TURNS_TO_BEGIN: Final = 2
-"""Of the loop: one for the attempt, one for the handler."""
-
 Claimed = tuple[Lease, Stored]
 
 
@@ -314,8 +311,9 @@ class ClaimLoop:
             self._slots.take()
             self._start(*claimed)
             self._pauses.restart()
-            # One after the other: a handler that blocks the loop as it begins must not have the others behind it.
-            for _ in range(_TURNS_TO_BEGIN if self._unstarted else 0):
+            # One after the other: a handler that blocks the loop as it begins, which those that can do that are in its
+            # next turn, must not have the others behind it.
+            if self._unstarted:
                 await asyncio.sleep(0)
 
     async def one(self) -> Batch:
