@@ -21,6 +21,7 @@ from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.sizes import Sizes
+from task_tracker.store import LeaseStore
 from task_tracker.submitting import Submission, Submitter
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import Calls, Kept
@@ -32,7 +33,7 @@ from task_tracker.worker.resources import Resources
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.transactions import HookTransaction, TaskTransaction, Transacting
 
-__all__ = ["BlockingTaskContext", "Parts", "TaskContext", "current_context", "entered"]
+__all__ = ["BlockingTaskContext", "Parts", "Surroundings", "TaskContext", "current_context", "entered"]
 
 _T = TypeVar("_T")
 
@@ -41,31 +42,86 @@ _log = logging.getLogger("task_tracker")
 _CALLS_PER_TASK: Final = 2
 
 
-class Parts(NamedTuple):
-    """What a context stands on."""
+class Surroundings(NamedTuple):
+    """What the contexts of all attempts of a worker stand on."""
 
-    attempt: AttemptRecord
-    signal: StopSignal
-    workdir: WorkDirectory
+    store: LeaseStore
     resources: Resources
     store_calls: Calls
+    begin_calls: Calls
+    """In which transactions begin."""
     submitter: Submitter
     submit_calls: Calls
     """For what may wait for more than the store."""
     sizes: Sizes
     kept: Kept
     clock: Clock
-    loop: asyncio.AbstractEventLoop
-    transacting: Transacting
-    hook: HookTransaction | None = None
-    """The transaction in which the task is ended; with ``is_ending``."""
-    is_ending: bool = False
-    """It is given to ``on_failure``: nothing more is noted of the attempt."""
+
+
+class Parts:
+    """What the contexts of one attempt stand on. What few handlers ask for is made when one does. Thread-safe."""
+
+    __slots__ = ("_made", "around", "attempt", "loop", "signal")
+
+    def __init__(
+        self,
+        around: Surroundings,
+        attempt: AttemptRecord,
+        signal: StopSignal,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.around = around
+        self.attempt = attempt
+        self.signal = signal
+        self.loop = loop
+        self._made: dict[str, Any] = {}
+
+    @property
+    def workdir(self) -> WorkDirectory:
+        """Its directory."""
+        made: WorkDirectory | None = self._made.get("workdir")
+        if made is None:  # two threads may find that, and get the same one
+            made = self._made.setdefault("workdir", WorkDirectory(self.around.store, self.attempt.lease))
+        return made
+
+    @property
+    def effects_dir(self) -> str | None:
+        """What the record says of that directory; None if nobody asked for it."""
+        return self.workdir.name if "workdir" in self._made else None
+
+    @property
+    def transacting(self) -> Transacting:
+        """Its transactions."""
+        made: Transacting | None = self._made.get("transacting")
+        if made is None:  # as above
+            around = self.around
+            new = Transacting(
+                around.store,
+                self.attempt.lease,
+                self.attempt,
+                self.signal,
+                self.workdir,
+                around.store_calls,
+                around.begin_calls,
+                around.kept,
+                around.sizes,
+                around.clock,
+            )
+            made = self._made.setdefault("transacting", new)
+        return made
+
+    @property
+    def has_transacted(self) -> bool:
+        """Whether anybody asked for transactions."""
+        return "transacting" in self._made
 
 
 class _Context:
-    def __init__(self, parts: Parts) -> None:
+    """``hook`` is the transaction in which the task is ended, of a context that is given to ``on_failure``."""
+
+    def __init__(self, parts: Parts, hook: HookTransaction | None = None) -> None:
         self._parts = parts
+        self._hook = hook
         self._attempt = parts.attempt
         self._signal = parts.signal
 
@@ -135,7 +191,7 @@ class _Context:
 
         The first three pass by ``except Exception``. Threads have to ask; nothing else stops them.
         """
-        if self._parts.is_ending:
+        if self._hook is not None:
             self._signal.check_lease()
         else:
             self._signal.check()
@@ -148,11 +204,11 @@ class _Context:
         return self._attempt.note(percent, message, stage)
 
     def _commit_checkpoint(self, encoded: bytes) -> None:
-        now = self._parts.clock.now()
+        now = self._parts.around.clock.now()
         self._attempt.commit(lambda record: checkpointed(record, encoded, now))
 
     def _check_working(self) -> None:
-        if self._parts.is_ending:
+        if self._hook is not None:
             raise RuntimeError("on_failure has nothing to note: the handler's attempt has ended")
 
     def _store_is_away(self, error: Exception) -> None:
@@ -194,8 +250,8 @@ class TaskContext(_Context):
         """
         self._check_loop()
         self._check_working()
-        encoded = encode_checkpoint(data, self._parts.sizes)
-        for number, pause in enumerate(pauses(self._parts.clock)):
+        encoded = encode_checkpoint(data, self._parts.around.sizes)
+        for number, pause in enumerate(pauses(self._parts.around.clock)):
             self._signal.check()
             try:
                 await self._call(lambda: self._commit_checkpoint(encoded))
@@ -219,10 +275,12 @@ class TaskContext(_Context):
         self._check_loop()
         order = follow_up(self.key, task_type, payload, options)
         share = Share(self.key, _CALLS_PER_TASK)
-        for pause in pauses(self._parts.clock):
+        for pause in pauses(self._parts.around.clock):
             self.check()
             with contextlib.suppress(NoThread):  # it did not begin
-                return await self._parts.submit_calls.make(lambda: self._parts.submitter.submit(order), share)
+                return await self._parts.around.submit_calls.make(
+                    lambda: self._parts.around.submitter.submit(order), share
+                )
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")
 
@@ -239,8 +297,7 @@ class TaskContext(_Context):
         Raises CapabilityMissing on a store without transactions, RuntimeError within another block of the handler.
         """
         self._check_loop()
-        hook = self._parts.hook
-        return self._parts.transacting.on_loop() if hook is None else hook.on_loop()
+        return (self._parts.transacting if self._hook is None else self._hook).on_loop()
 
     async def resource(self, name: str) -> Any:
         """Return what the handlers of this worker share under ``name``; it is built when it is first asked for.
@@ -248,7 +305,7 @@ class TaskContext(_Context):
         Raises SettingsError if there is no such name, and what its factory raised.
         """
         self._check_loop()
-        return await self._parts.resources.get(name)
+        return await self._parts.around.resources.get(name)
 
     def detach(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Start work that is no part of this task: it may outlive it, and knows nothing of it.
@@ -258,7 +315,7 @@ class TaskContext(_Context):
         self._check_loop()
         context = contextvars.copy_context()
         context.run(_current.set, None)
-        task = self._parts.kept.start(coroutine, f"detached from {self.key.task_id}", context)
+        task = self._parts.around.kept.start(coroutine, f"detached from {self.key.task_id}", context)
         task.add_done_callback(_report_detached)
         return task
 
@@ -271,7 +328,7 @@ class TaskContext(_Context):
             )
 
     async def _call(self, call: Any) -> None:
-        await self._parts.store_calls.make(call, Share(self.key, _CALLS_PER_TASK))
+        await self._parts.around.store_calls.make(call, Share(self.key, _CALLS_PER_TASK))
 
 
 class BlockingTaskContext(_Context):
@@ -287,8 +344,8 @@ class BlockingTaskContext(_Context):
     def checkpoint(self, data: object) -> None:
         """As :meth:`TaskContext.checkpoint`."""
         self._check_working()
-        encoded = encode_checkpoint(data, self._parts.sizes)
-        for number, pause in enumerate(pauses(self._parts.clock)):
+        encoded = encode_checkpoint(data, self._parts.around.sizes)
+        for number, pause in enumerate(pauses(self._parts.around.clock)):
             self._signal.check()
             try:
                 self._commit_checkpoint(encoded)
@@ -302,16 +359,15 @@ class BlockingTaskContext(_Context):
     def submit(self, task_type: str, payload: object = None, **options: Unpack[FollowUp]) -> Submission:
         """As :meth:`TaskContext.submit`."""
         self.check()
-        return self._parts.submitter.submit(follow_up(self.key, task_type, payload, options))
+        return self._parts.around.submitter.submit(follow_up(self.key, task_type, payload, options))
 
     def transaction(self) -> AbstractContextManager[TaskTransaction]:
         """As :meth:`TaskContext.transaction`, for ``with``; ``tx.connection`` blocks."""
-        hook = self._parts.hook
-        return self._parts.transacting.blocking() if hook is None else hook.blocking()
+        return (self._parts.transacting if self._hook is None else self._hook).blocking()
 
     def resource(self, name: str) -> Any:
         """As :meth:`TaskContext.resource`. Raises also what :meth:`check` raises, while it waits."""
-        building = self._parts.resources.get(name)
+        building = self._parts.around.resources.get(name)
         try:
             asked = asyncio.run_coroutine_threadsafe(building, self._parts.loop)
         except RuntimeError as error:  # the loop has closed

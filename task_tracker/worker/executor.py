@@ -25,8 +25,7 @@ from task_tracker.submitting import Submitter
 from task_tracker.tracker import TaskTracker
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import After, Calls, Kept
-from task_tracker.worker.context import Parts
-from task_tracker.worker.effects import WorkDirectory
+from task_tracker.worker.context import Parts, Surroundings
 from task_tracker.worker.ends import Ends
 from task_tracker.worker.finishing import Ended, Finisher, UnderWay
 from task_tracker.worker.hooks import Hooks
@@ -47,7 +46,7 @@ from task_tracker.worker.shortage import Shortage
 from task_tracker.worker.starting import Function, Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision, Timeouts
-from task_tracker.worker.transactions import BEGINNING_AT_ONCE, Transacting
+from task_tracker.worker.transactions import BEGINNING_AT_ONCE
 
 __all__ = ["Ended", "Executor"]
 
@@ -112,6 +111,17 @@ class Executor:
         self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
         self._sizes = tracker.sizes
         self._begin_calls = Calls(BEGINNING_AT_ONCE, blocking=self._store.blocking)
+        self._around = Surroundings(
+            self._store,
+            self._resources,
+            self._store_calls,
+            self._begin_calls,
+            self._submitter,
+            self._submit_calls,
+            self._sizes,
+            self._kept,
+            self._clock,
+        )
         self._finisher = Finisher(
             self._starter,
             self._store_calls,
@@ -227,9 +237,8 @@ class Executor:
         attempt = self._running.get(lease)
         if attempt is None:
             return True  # it has just ended
-        goes_on = any(run is not None and run.did is None for run in (attempt.run, attempt.hook))
         is_over = attempt.writing_since is not None or attempt.record.may_be_settled or lease.lost.is_set()
-        return goes_on and is_over
+        return is_over and bool(attempt.going_on)
 
     async def aclose(self) -> None:
         """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""
@@ -255,32 +264,7 @@ class Executor:
         )
         handler = self._registry.get(stored.record.task_type, stored.record.handler_version or 0)
         signal = StopSignal(lease, self._clock, cancellable=handler is None or handler.cancellable)
-        workdir = WorkDirectory(self._store, lease)
-        parts = Parts(
-            record,
-            signal,
-            workdir,
-            self._resources,
-            self._store_calls,
-            self._submitter,
-            self._submit_calls,
-            self._sizes,
-            self._kept,
-            self._clock,
-            self._loop,
-            Transacting(
-                self._store,
-                lease,
-                record,
-                signal,
-                workdir,
-                self._store_calls,
-                self._begin_calls,
-                self._kept,
-                self._sizes,
-                self._clock,
-            ),
-        )
+        parts = Parts(self._around, record, signal, self._loop)
         attempt = UnderWay(lease, record, handler, signal, parts)
         self._running[lease] = attempt
         if self._is_interrupted:

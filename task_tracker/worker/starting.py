@@ -105,7 +105,7 @@ class Starter:
         if hook is None:
             return Called()
         threads = self._foreign_hook_calls if foreign else self._hook_calls
-        run = self._start(hook, record, parts._replace(is_ending=True, hook=transaction), threads)
+        run = self._start(hook, record, parts, threads, transaction)
         try:
             await asyncio.wait({run.ended}, timeout=seconds)
         finally:
@@ -132,10 +132,17 @@ class Starter:
         self._hook_calls.end()
         self._foreign_hook_calls.end()
 
-    def _start(self, function: Function, argument: object, parts: Parts, threads: Calls) -> HandlerRun:
+    def _start(
+        self,
+        function: Function,
+        argument: object,
+        parts: Parts,
+        threads: Calls,
+        transaction: HookTransaction | None = None,
+    ) -> HandlerRun:
         if is_async(function):
-            context = TaskContext(parts)
+            context = TaskContext(parts, transaction)
             name = f"task {context.key.task_id}"
             return CoroutineRun(lambda: function(context, argument), name, entered(context), self._kept)
-        blocking = BlockingTaskContext(parts)
+        blocking = BlockingTaskContext(parts, transaction)
         return ThreadRun(lambda: function(blocking, argument), entered(blocking), threads)
