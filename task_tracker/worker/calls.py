@@ -36,10 +36,10 @@ class Answer(NamedTuple):
     error: BaseException | None
 
     @classmethod
-    def of(cls, call: Callable[[], Any]) -> Answer:
+    def of(cls, call: Callable[..., Any], *arguments: Any) -> Answer:
         """Make the call."""
         try:
-            return cls(call(), None)
+            return cls(call(*arguments), None)
         except StopIteration as error:  # no future takes that one
             return cls(None, RuntimeError(f"a call raised {error!r}"))
         except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the call
@@ -111,10 +111,9 @@ class Calls:
             return call()
         loop = asyncio.get_running_loop()
         waited: asyncio.Future[_T] = loop.create_future()
-        run = contextvars.copy_context().run
         self._threads.post(
             waited,
-            partial(self._carry_out, loop, waited, partial(run, call), then),
+            partial(self._carry_out, waited, contextvars.copy_context(), call, then),
             share,
             patient=self._is_patient(loop),
         )
@@ -128,16 +127,16 @@ class Calls:
 
     def _carry_out(
         self,
-        loop: asyncio.AbstractEventLoop,
         waited: asyncio.Future[Any],
+        context: contextvars.Context,
         call: Callable[[], Any],
         then: Callable[[], After | None] | None,
     ) -> None:
-        answer = Answer.of(call)
+        answer = Answer.of(context.run, call)
         after = None if then is None or answer.error is not None else then()
         self._answers.append(partial(_hand_over, waited, answer))
         self._made += 1
-        self._follow_up(loop, after)
+        self._follow_up(waited.get_loop(), after)
 
     def send(self, call: Callable[[Tell], Iterable[After]]) -> None:
         """Have ``call`` made, which tells what came of what several wait for; it raises nothing. Raises NoThread.

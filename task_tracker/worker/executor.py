@@ -33,6 +33,7 @@ from task_tracker.worker.options import check_seconds
 from task_tracker.worker.outcomes import (
     Failed,
     Interrupted,
+    LeftBehind,
     Outcome,
     Raised,
     StopReason,
@@ -41,7 +42,7 @@ from task_tracker.worker.outcomes import (
 )
 from task_tracker.worker.reporting import report, report_broken
 from task_tracker.worker.resources import Resources
-from task_tracker.worker.running import is_async
+from task_tracker.worker.running import Did, is_async
 from task_tracker.worker.shortage import Shortage
 from task_tracker.worker.starting import Function, Starter
 from task_tracker.worker.stops import StopSignal
@@ -274,7 +275,7 @@ class Executor:
     def _finish(self, attempt: UnderWay) -> None:
         attempt.signal.end()
         self._running.pop(attempt.lease, None)
-        if attempt.run is not None:
+        if attempt.run is not None and attempt.run.did is None:
             self._starter.leave(attempt.run)
 
     # ---- run -----------------------------------------------------------------------------------------
@@ -284,16 +285,17 @@ class Executor:
         try:
             if attempt.run is None:
                 await self._start(attempt)
-            return await self._run(attempt) if attempt.refused is None else attempt.refused
+            if attempt.refused is not None:
+                return attempt.refused
+            supervision = attempt.supervision
+            assert supervision is not None, "it was started"
+            if attempt.lease.cancel_requested.is_set():
+                self._notice(attempt.lease)
+            return self._judged(attempt, supervision, await supervision.wait())
         except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
             return _broken(attempt, error)
 
-    async def _run(self, attempt: UnderWay) -> Outcome:
-        supervision = attempt.supervision
-        assert supervision is not None, "it was started"
-        if attempt.lease.cancel_requested.is_set():
-            self._notice(attempt.lease)
-        did = await supervision.wait()
+    def _judged(self, attempt: UnderWay, supervision: Supervision, did: Did | LeftBehind) -> Outcome:
         seen = attempt.signal.reason
         reason = StopReason.LOST if seen is StopReason.LOST else supervision.reason
         outcome = judged(did, reason, supervision.timeout_seconds, seen=seen, sizes=self._sizes)

@@ -89,7 +89,10 @@ class UnderWay:
     @property
     def going_on(self) -> list[HandlerRun]:
         """What has not ended of the handler and its ``on_failure``."""
-        return [run for run in (self.run, self.hook) if run is not None and run.did is None]
+        run, hook = self.run, self.hook
+        if hook is None and (run is None or run.did is not None):
+            return []  # as nearly always
+        return [one for one in (run, hook) if one is not None and one.did is None]
 
     def stop(self, reason: StopReason) -> None:
         """Have the handler stop, or not begin."""
@@ -322,7 +325,8 @@ def _as_completed(outcome: Outcome, record: TaskRecord) -> Done:
 
 
 def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:
-    ends = [run.ended for run in attempt.going_on]
-    if len(ends) > 1:
-        return Ended(outcome, record, asyncio.gather(*ends))
-    return Ended(outcome, record, ends[0] if ends else None)
+    going_on = attempt.going_on
+    if not going_on:
+        return Ended(outcome, record)
+    ends = [run.ended for run in going_on]
+    return Ended(outcome, record, ends[0] if len(ends) == 1 else asyncio.gather(*ends))

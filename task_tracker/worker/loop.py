@@ -216,10 +216,11 @@ class ClaimLoop:
     def _claim_ahead(self) -> Callable[[], None]:
         claim = object()
         self._claims_under_way[claim] = self._clock.monotonic()
+        number = self._freed.begin_claiming()
         try:
-            with self._freed.claiming() as number:
-                batch = self._claim(number) if number else None
+            batch = self._claim(number) if number else None
         finally:
+            self._freed.end_claiming()
             del self._claims_under_way[claim]
         if batch is not None:
             self._note(batch)
