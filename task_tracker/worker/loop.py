@@ -281,8 +281,18 @@ class ClaimLoop:
                 if len(batch.claimed) == free:
                     continue  # there may be more; if no slot is free, the next turn waits for one
                 pause = self._pauses.next()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+            await self._news_within(pause)
+
+    async def _news_within(self, seconds: float | None) -> None:
+        """Return once it was told to look, or to stop, or after ``seconds``: then it is to look as well."""
+        if seconds is None:
+            await self._news.wait()
+            return
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)  # ``wait_for`` makes a task
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
 
     async def fill_free(self) -> Batch:
         """Start what is claimed already, then claim for as many slots as are free."""
