@@ -14,106 +14,26 @@ import logging
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final, NamedTuple, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from task_tracker.call_threads import NoThread, Share
-from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.sizes import Sizes
-from task_tracker.store import LeaseStore
-from task_tracker.submitting import Submission, Submitter
-from task_tracker.worker.attempts import AttemptRecord, pauses
-from task_tracker.worker.calls import Calls, Kept
+from task_tracker.submitting import Submission
+from task_tracker.worker.attempts import pauses
 from task_tracker.worker.checkpoints import checkpoint_of, checkpointed, encode_checkpoint
-from task_tracker.worker.effects import WorkDirectory
 from task_tracker.worker.follow_ups import FollowUp, follow_up
 from task_tracker.worker.outcomes import ShuttingDown
-from task_tracker.worker.resources import Resources
-from task_tracker.worker.stops import StopSignal
-from task_tracker.worker.transactions import HookTransaction, TaskTransaction, Transacting
+from task_tracker.worker.parts import Parts
+from task_tracker.worker.transactions import HookTransaction, TaskTransaction
 
-__all__ = ["BlockingTaskContext", "Parts", "Surroundings", "TaskContext", "current_context", "entered"]
+__all__ = ["BlockingTaskContext", "TaskContext", "current_context", "entered"]
 
 _T = TypeVar("_T")
 
 _log = logging.getLogger("task_tracker")
 
 _CALLS_PER_TASK: Final = 2
-
-
-class Surroundings(NamedTuple):
-    """What the contexts of all attempts of a worker stand on."""
-
-    store: LeaseStore
-    resources: Resources
-    store_calls: Calls
-    begin_calls: Calls
-    """In which transactions begin."""
-    submitter: Submitter
-    submit_calls: Calls
-    """For what may wait for more than the store."""
-    sizes: Sizes
-    kept: Kept
-    clock: Clock
-
-
-class Parts:
-    """What the contexts of one attempt stand on. What few handlers ask for is made when one does. Thread-safe."""
-
-    __slots__ = ("_made", "around", "attempt", "loop", "signal")
-
-    def __init__(
-        self,
-        around: Surroundings,
-        attempt: AttemptRecord,
-        signal: StopSignal,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.around = around
-        self.attempt = attempt
-        self.signal = signal
-        self.loop = loop
-        self._made: dict[str, Any] = {}
-
-    @property
-    def workdir(self) -> WorkDirectory:
-        """Its directory."""
-        made: WorkDirectory | None = self._made.get("workdir")
-        if made is None:  # two threads may find that, and get the same one
-            made = self._made.setdefault("workdir", WorkDirectory(self.around.store, self.attempt.lease))
-        return made
-
-    @property
-    def effects_dir(self) -> str | None:
-        """What the record says of that directory; None if nobody asked for it."""
-        return self.workdir.name if "workdir" in self._made else None
-
-    @property
-    def transacting(self) -> Transacting:
-        """Its transactions."""
-        made: Transacting | None = self._made.get("transacting")
-        if made is None:  # as above
-            around = self.around
-            new = Transacting(
-                around.store,
-                self.attempt.lease,
-                self.attempt,
-                self.signal,
-                self.workdir,
-                around.store_calls,
-                around.begin_calls,
-                around.kept,
-                around.sizes,
-                around.clock,
-            )
-            made = self._made.setdefault("transacting", new)
-        return made
-
-    @property
-    def has_transacted(self) -> bool:
-        """Whether anybody asked for transactions."""
-        return "transacting" in self._made
 
 
 class _Context:

@@ -16,35 +16,34 @@ from typing import Final
 
 from task_tracker.call_threads import NoThread, Share
 from task_tracker.errors import CapabilityMissing, LeaseLost, StoreUnavailable
-from task_tracker.handlers import Handler, HandlerRegistry
+from task_tracker.handlers import HandlerRegistry
 from task_tracker.holdings import Holdings
 from task_tracker.keyed_locks import KeyedLocks
 from task_tracker.records import TaskStatus
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.submitting import Submitter
 from task_tracker.tracker import TaskTracker
-from task_tracker.worker.attempts import AttemptRecord, pauses
+from task_tracker.worker.attempts import AttemptRecord
 from task_tracker.worker.calls import After, Calls, Kept
-from task_tracker.worker.context import Parts, Surroundings
 from task_tracker.worker.ends import Ends
 from task_tracker.worker.finishing import Ended, Finisher, UnderWay
 from task_tracker.worker.hooks import Hooks
+from task_tracker.worker.launching import Launcher
 from task_tracker.worker.options import check_seconds
 from task_tracker.worker.outcomes import (
     Failed,
-    Interrupted,
     LeftBehind,
     Outcome,
-    Raised,
     StopReason,
     error_text,
     judged,
 )
+from task_tracker.worker.parts import Parts, Surroundings
 from task_tracker.worker.reporting import report, report_broken
 from task_tracker.worker.resources import Resources
-from task_tracker.worker.running import Did, is_async
+from task_tracker.worker.running import Did
 from task_tracker.worker.shortage import Shortage
-from task_tracker.worker.starting import Function, Starter
+from task_tracker.worker.starting import Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision, Timeouts
 from task_tracker.worker.transactions import BEGINNING_AT_ONCE
@@ -58,9 +57,6 @@ HOOK_SECONDS: Final = 30.0
 IMPORT_SECONDS: Final = 600.0
 _STORE_CALLS: Final = 4
 _UNWIND_SECONDS: Final = 1.0
-_THREAD_TRIES: Final = 5
-_NO_THREAD_PAUSE_SECONDS: Final = 10.0
-"""For how long a task is not claimed again that found no thread: it would find none, at full speed."""
 
 
 class Executor:
@@ -101,7 +97,6 @@ class Executor:
         self.holdings = holdings
         self.locks = locks if locks is not None else KeyedLocks()
         self._hooks = hooks if hooks is not None else Hooks()
-        self._timeout_seconds = check_seconds("default_timeout_seconds", default_timeout_seconds)
         self._kept = Kept()
         self._starter = Starter(self._kept, threads, check_seconds("import_seconds", import_seconds))
         self.shortage = Shortage(self._clock, registry, self._starter.handler_calls)
@@ -133,6 +128,13 @@ class Executor:
             ahead=ahead,
         )
         self._timeouts = Timeouts()
+        self._launcher = Launcher(
+            self._starter,
+            self.shortage,
+            self._timeouts,
+            self._clock,
+            check_seconds("default_timeout_seconds", default_timeout_seconds),
+        )
         self._running: dict[Lease, UnderWay] = {}
         self._is_interrupted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,14 +172,10 @@ class Executor:
         if self._hooks.are_there:
             waited = max(0.0, self._clock.now() - stored.record.created_at)
             self._hooks.tell("attempt_started", stored.record, seconds=waited)
-        handler = attempt.handler
-        if handler is not None and handler.is_loaded and attempt.signal.reason is None:
-            try:
-                function = handler.load()
-                if is_async(function):
-                    self._start_function(attempt, handler, function)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
-                attempt.refused = _broken(attempt, error)
+        try:
+            self._launcher.start_at_once(attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
+            attempt.refused = _broken(attempt, error)
         return attempt
 
     async def see_through(self, attempt: UnderWay) -> Ended:
@@ -283,8 +281,8 @@ class Executor:
     async def _outcome(self, attempt: UnderWay) -> Outcome:
         """Return how the attempt ends, whatever breaks: a task must not run on paper only."""
         try:
-            if attempt.run is None:
-                await self._start(attempt)
+            if attempt.run is None and attempt.refused is None:
+                await self._launcher.start(attempt)
             if attempt.refused is not None:
                 return attempt.refused
             supervision = attempt.supervision
@@ -301,89 +299,6 @@ class Executor:
         outcome = judged(did, reason, supervision.timeout_seconds, seen=seen, sizes=self._sizes)
         report(attempt.lease.key.task_id, did, outcome)
         return outcome
-
-    async def _start(self, attempt: UnderWay) -> None:
-        """Start the handler, unless it is ``refused`` already, or then.
-
-        Its time has not begun: neither an import nor the wait for a thread is part of it.
-        """
-        problem: NoThread | None = None
-        waits = pauses(self._clock)
-        for number in range(_THREAD_TRIES + 1):
-            if attempt.refused is not None:
-                return
-            try:
-                await self._start_now(attempt)
-                return
-            except NoThread as error:
-                problem = error
-                self.shortage.note(error)
-            if number == _THREAD_TRIES:
-                break
-            # Meanwhile the slot is taken, so that no more is claimed than could be begun.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(attempt.told.wait(), next(waits))
-        _log.warning(
-            "task %s is given back, there is no thread for it: %s",
-            attempt.lease.key.task_id,
-            problem,
-            extra={"event": "no_thread", "task_id": attempt.lease.key.task_id},
-        )
-        attempt.refused = Interrupted(began=False, after=self._clock.jitter(_NO_THREAD_PAUSE_SECONDS))
-
-    async def _start_now(self, attempt: UnderWay) -> None:
-        """Do that once. Raises NoThread."""
-        function = None if attempt.signal.reason is not None else await self._imported(attempt)
-        reason = attempt.signal.reason
-        if reason is not None:  # it was to stop before it began
-            did = Raised(asyncio.CancelledError(), began=False)
-            attempt.refused = judged(did, reason, self._timeout_of(attempt))
-            return
-        assert function is not None, "only who was told to stop gets nothing"
-        if isinstance(function, Outcome):
-            attempt.refused = function
-        else:
-            assert attempt.handler is not None, "a function is a handler's"
-            self._start_function(attempt, attempt.handler, function)
-
-    async def _imported(self, attempt: UnderWay) -> Function | Outcome | None:
-        """Return what is to be called, or how the attempt ends since there is nothing to call.
-
-        None if it was told to stop meanwhile.
-        """
-        record = attempt.record.record
-        if attempt.handler is not None:
-            return await self._starter.imported(attempt.handler, record.task_id, attempt.told)
-        _log.error(
-            "task %s is of type %s version %s, for which there is no handler here; it is given back",
-            record.task_id,
-            record.task_type,
-            record.handler_version,
-            extra={"event": "claimed_kind_unknown", "task_id": record.task_id},
-        )
-        return Interrupted(began=False)
-
-    def _start_function(self, attempt: UnderWay, handler: Handler, function: Function) -> None:
-        """Start a handler, whose time begins now, or say how the attempt ends since it cannot be. Raises NoThread."""
-        run = self._starter.start(handler, function, attempt.record.record, attempt.parts)
-        if isinstance(run, Outcome):
-            attempt.refused = run
-            return
-        attempt.run = run
-        attempt.supervision = Supervision(
-            run,
-            attempt.signal,
-            self._timeouts,
-            timeout_seconds=self._timeout_of(attempt),
-            cleanup_seconds=handler.cleanup_seconds,
-        )
-
-    def _timeout_of(self, attempt: UnderWay) -> float:
-        handler, own = attempt.handler, attempt.record.record.timeout_seconds
-        longest = self._timeout_seconds
-        if handler is not None and handler.timeout_seconds is not None:
-            longest = handler.timeout_seconds
-        return min(own, longest) if own is not None and own > 0 else longest  # a file may hold anything
 
     # ---- what happens meanwhile ------------------------------------------------------------------------
 

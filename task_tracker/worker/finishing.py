@@ -24,9 +24,9 @@ from task_tracker.redaction import redact_error
 from task_tracker.store import Lease, StoreTransaction
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import After, Calls
-from task_tracker.worker.context import Parts
 from task_tracker.worker.ends import Ends
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt, StopReason
+from task_tracker.worker.parts import Parts
 from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
 from task_tracker.worker.running import HandlerRun
 from task_tracker.worker.settling import Ending, ending_of, under_wish

@@ -15,9 +15,10 @@ from task_tracker.errors import SettingsError
 from task_tracker.handlers import Handler
 from task_tracker.records import TaskRecord
 from task_tracker.worker.calls import Calls, Kept
-from task_tracker.worker.context import BlockingTaskContext, Parts, TaskContext, entered
+from task_tracker.worker.context import BlockingTaskContext, TaskContext, entered
 from task_tracker.worker.importing import Imports
-from task_tracker.worker.outcomes import Failed, Interrupted, Outcome, Raised, error_text
+from task_tracker.worker.outcomes import Failed, Interrupted, Raised, error_text
+from task_tracker.worker.parts import Parts
 from task_tracker.worker.running import CoroutineRun, HandlerRun, ThreadRun, is_async
 from task_tracker.worker.transactions import HookTransaction
 
@@ -64,7 +65,7 @@ class Starter:
 
     async def imported(
         self, handler: Handler, task_id: str, told: asyncio.Event
-    ) -> Function | Outcome | None:
+    ) -> Function | Failed | Interrupted | None:
         """Return the function of ``handler``, or how the attempt ends since there is none.
 
         None if ``told`` was set while it was imported. Raises NoThread.
@@ -79,7 +80,7 @@ class Starter:
 
     def start(
         self, handler: Handler, function: Function, record: TaskRecord, parts: Parts
-    ) -> HandlerRun | Outcome:
+    ) -> HandlerRun | Failed:
         """Start a handler, or return how the attempt ends since it cannot be. Raises NoThread, unless it is async."""
         try:
             payload = handler.parse(record.payload_json)

@@ -11,8 +11,7 @@ import pytest
 
 from task_tracker.handlers import Handler
 from task_tracker.testing import FakeClock
-from task_tracker.worker import Fail, TaskContext
-from task_tracker.worker import executor as executor_module
+from task_tracker.worker import Fail, TaskContext, launching
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Interrupted, RetryAt, TimedOut
 from task_tracker.worker.retrying import attempts_used
 from tests.runtime.attempting import HANDLING, OWNER, Bench, Gate, for_ever, run, until
@@ -232,7 +231,7 @@ def test_what_breaks_in_the_worker_ends_the_attempt_under_its_lease(
     def broken(*_: object, **__: object) -> Any:
         raise OverflowError("timeout doesn't fit into C timeval")
 
-    monkeypatch.setattr(executor_module, "Supervision", broken)
+    monkeypatch.setattr(launching, "Supervision", broken)
 
     async def main() -> None:
         bench = Bench(clock)
@@ -293,7 +292,7 @@ def test_what_breaks_there_fails_the_task(clock: FakeClock, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> Any:
         raise OverflowError("timeout doesn't fit into C timeval")
 
-    monkeypatch.setattr(executor_module, "Supervision", broken)
+    monkeypatch.setattr(launching, "Supervision", broken)
 
     async def main() -> None:
         bench = Bench(clock)
