@@ -98,25 +98,28 @@ class CoroutineRun(HandlerRun):
 
     async def _run(self, function: Callable[[], Any]) -> None:
         self._is_started = True
-        self._task.remove_done_callback(self._note_end)  # from here on this tells, a turn of the loop sooner
+        task = asyncio.current_task()  # not that of __init__: a loop may begin a task before it gives it out
+        assert task is not None, "a coroutine of a task"
+        task.remove_done_callback(self._note_end)  # from here on this tells, a turn of the loop sooner
         did: Did
         try:
             did = Returned(await function())
         except GeneratorExit:
             # It never ended, and is thrown away after its loop; unless a handler has raised it.
-            self._task.add_done_callback(self._note_end)
+            task.add_done_callback(self._note_end)
             raise
         except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() and KeyboardInterrupt too
             did = Raised(error)
-        self._kept.discard(self._task)
+        self._kept.discard(task)
         self._end(did)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """Take note of what did not come that far: it was cancelled before it began, say."""
         self._kept.discard(task)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        assert error is not None, "what returns says what it did"
-        self._end(Raised(error, began=self._is_started))
+        if self.did is None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            assert error is not None, "what returns says what it did"
+            self._end(Raised(error, began=self._is_started))
 
 
 class ThreadRun(HandlerRun):

@@ -319,3 +319,23 @@ def test_a_payload_that_is_refused_there_fails_the_task(clock: FakeClock) -> Non
         await bench.close()
 
     run(clock, main())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="since Python 3.12")
+def test_a_loop_that_begins_tasks_as_they_are_made_will_do(clock: FakeClock) -> None:
+    async def pauses(_: TaskContext) -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+        for body in (done, pauses):
+            assert isinstance((await bench.attempt(body)).outcome, Done)
+        await bench.rest()
+        assert len(bench.executor._kept) == 0
+        await bench.close()
+
+    run(clock, main())
