@@ -6,6 +6,7 @@ Owns the tasks on the loop and the slots that they take. Refuses to claim and to
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import logging
 from collections import Counter
@@ -112,13 +113,17 @@ class Crew:
         attempt = _Attempt(lease, stored.record, self._clock.monotonic())
         self._attempts[lease] = attempt
         problem: Exception | None = None
+        context = (
+            contextvars.copy_context()
+        )  # the attempt's own, from its first line: payloads are checked there
         try:
-            attempt.under_way = self._executor.begin(lease, stored)
+            attempt.under_way = context.run(self._executor.begin, lease, stored)
         except Exception as error:  # noqa: BLE001  # raised, and logged, where it is seen through
             problem = error
         attempt.task = self._loop.create_task(
             self._see_through(attempt, problem),
             name=f"task {lease.key.task_id}, attempt {lease.attempt_count}",
+            context=context,
         )
         return attempt.task
 
