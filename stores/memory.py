@@ -229,7 +229,10 @@ class InMemoryTaskStore(LeasesInMemory):
 
     def _list(self, record: TaskRecord) -> None:
         users = self._accounts.setdefault(record.account_id, {})
-        users.setdefault(record.user_id, Listing()).put(Summary.of(record))
+        listing = users.get(record.user_id)
+        if listing is None:
+            listing = users[record.user_id] = Listing()
+        listing.put(Summary.of(record))
 
     def _drop(self, key: TaskKey) -> None:
         self._waiting.remove(self._records.pop(key).record)

@@ -219,7 +219,9 @@ class LeasesInMemory(LeaseStore):
 
     def _write(self, record: TaskRecord, attempt: Attempt, old: TaskRecord) -> Stored:
         """Put ``record`` in the place of ``old``, with the fields that are the store's own."""
-        return self._put(record.changed(attempt=attempt, creation=old.creation))
+        if record.attempt != attempt or record.creation != old.creation:
+            record = record.changed(attempt=attempt, creation=old.creation)
+        return self._put(record)
 
     def _next(
         self, task_types: Sequence[tuple[str, int]], max_running: Mapping[str, int] | None

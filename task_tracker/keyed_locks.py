@@ -34,6 +34,16 @@ class _Hold:
             self._locks.release(self._key)
 
 
+class _Used:
+    """A lock, and how many hold it or wait for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 1
+
+
 class KeyedLocks:
     """Mutual exclusion per key among the threads of this process. Not re-entrant."""
 
@@ -44,8 +54,7 @@ class KeyedLocks:
     def renew(self) -> None:
         """Begin anew: in a forked child nobody holds anything."""
         self._guard = threading.Lock()
-        self._locks: dict[Hashable, threading.Lock] = {}
-        self._users: dict[Hashable, int] = {}
+        self._locks: dict[Hashable, _Used] = {}
 
     def __len__(self) -> int:
         """Return how many keys are held or waited for just now."""
@@ -58,29 +67,29 @@ class KeyedLocks:
     def acquire(self, key: Hashable, timeout_seconds: float | None = None) -> bool:
         """Take the lock of ``key``; False if it could not be had within ``timeout_seconds``."""
         with self._guard:
-            lock = self._locks.get(key)
-            if lock is None:  # as nearly always: nobody has seen it yet, so that it is had at once
-                lock = self._locks[key] = threading.Lock()
-                self._users[key] = 1
-                return lock.acquire()
-            self._users[key] += 1
+            used = self._locks.get(key)
+            if used is None:  # as nearly always: nobody has seen it yet, so that it is had at once
+                used = self._locks[key] = _Used()
+                return used.lock.acquire()
+            used.users += 1
         held = False
         try:
-            held = lock.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds)
+            held = used.lock.acquire(timeout=-1 if timeout_seconds is None else timeout_seconds)
             return held
         finally:
             if not held:
                 with self._guard:
-                    self._leave(key)
+                    self._leave(key, used)
 
     def release(self, key: Hashable) -> None:
         """Give back the lock of ``key``, which the caller holds."""
         with self._guard:
-            self._locks[key].release()
-            self._leave(key)
+            used = self._locks[key]
+            used.lock.release()
+            self._leave(key, used)
 
-    def _leave(self, key: Hashable) -> None:
+    def _leave(self, key: Hashable, used: _Used) -> None:
         """Count a user off; under the guard."""
-        self._users[key] -= 1
-        if not self._users[key]:
-            del self._users[key], self._locks[key]
+        used.users -= 1
+        if not used.users:
+            del self._locks[key]

@@ -66,7 +66,8 @@ def started(record: TaskRecord, now: float, *, stage: str | None = None) -> Task
         raise _illegal(record, "start")
     if record.status is TaskStatus.RUNNING and stage in (None, record.stage):
         return record
-    return _at(record, now, status=TaskStatus.RUNNING, stage=stage if stage is not None else record.stage)
+    stage = stage if stage is not None else record.stage
+    return _at(record, now, {"status": TaskStatus.RUNNING, "stage": stage})
 
 
 def progressed(
@@ -82,7 +83,7 @@ def progressed(
         raise _illegal(record, "update")
     changes: dict[str, Any] = {"stage": stage, "progress": progress, "message": message}
     changes = {name: value for name, value in changes.items() if value not in (None, getattr(record, name))}
-    return _at(record, now, **changes) if changes else record
+    return _at(record, now, changes) if changes else record
 
 
 def completed(
@@ -104,10 +105,12 @@ def completed(
         record,
         now,
         TaskStatus.COMPLETED,
-        result_json=result_json,
-        resource_id=resource_id,
-        progress=_FULL_PROGRESS if record.progress is not None else None,
-        error=None,
+        {
+            "result_json": result_json,
+            "resource_id": resource_id,
+            "progress": _FULL_PROGRESS if record.progress is not None else None,
+            "error": None,
+        },
     )
 
 
@@ -120,7 +123,7 @@ def failed(record: TaskRecord, now: float, error: str, *, error_code: str | None
         return record
     if not record.status.is_active:
         raise _illegal(record, "fail")
-    return _ended(record, now, TaskStatus.FAILED, error=error, error_code=error_code)
+    return _ended(record, now, TaskStatus.FAILED, {"error": error, "error_code": error_code})
 
 
 def request_cancel(record: TaskRecord, now: float, *, held: bool = False) -> TaskRecord:
@@ -132,7 +135,7 @@ def request_cancel(record: TaskRecord, now: float, *, held: bool = False) -> Tas
     if record.status is TaskStatus.PENDING and not held:
         return cancelled(record, now)
     if record.status in (TaskStatus.PENDING, TaskStatus.RUNNING):
-        return _at(record, now, status=TaskStatus.CANCELLING, cancel_requested_at=now)
+        return _at(record, now, {"status": TaskStatus.CANCELLING, "cancel_requested_at": now})
     if cancellation_requested(record):
         return record
     raise _illegal(record, "cancel")
@@ -149,7 +152,7 @@ def cancelled(record: TaskRecord, now: float) -> TaskRecord:
         return record
     if not record.status.is_active:
         raise _illegal(record, "mark as cancelled")
-    return _ended(record, now, TaskStatus.CANCELLED)
+    return _ended(record, now, TaskStatus.CANCELLED, {})
 
 
 def released(record: TaskRecord, now: float) -> TaskRecord:
@@ -158,7 +161,7 @@ def released(record: TaskRecord, now: float) -> TaskRecord:
         return record
     if record.status is not TaskStatus.RUNNING:
         raise _illegal(record, "release")
-    return _at(record, now, status=TaskStatus.PENDING)
+    return _at(record, now, {"status": TaskStatus.PENDING})
 
 
 def claimed(record: TaskRecord, now: float, attempt: Attempt) -> TaskRecord:
@@ -166,7 +169,7 @@ def claimed(record: TaskRecord, now: float, attempt: Attempt) -> TaskRecord:
     if record.status is not TaskStatus.PENDING:
         raise _illegal(record, "claim")
     started_at = now if record.handler_version is not None else record.started_at
-    return _at(record, now, status=TaskStatus.RUNNING, attempt=attempt, started_at=started_at)
+    return _at(record, now, {"status": TaskStatus.RUNNING, "attempt": attempt, "started_at": started_at})
 
 
 def abandoned(record: TaskRecord, now: float, *, cancel_requested: bool = False) -> TaskRecord:
@@ -282,12 +285,8 @@ def under_intent(record: TaskRecord, cancel_requested_at: float | None) -> TaskR
         return record
     if record.status is TaskStatus.CANCELLING and record.cancel_requested_at is not None:
         return record
-    return _at(
-        record,
-        cancel_requested_at,
-        status=TaskStatus.CANCELLING,
-        cancel_requested_at=cancel_requested_at,
-    )
+    changes = {"status": TaskStatus.CANCELLING, "cancel_requested_at": cancel_requested_at}
+    return _at(record, cancel_requested_at, changes)
 
 
 def given_back(record: TaskRecord, cancel_requested_at: float | None) -> TaskRecord:
@@ -345,13 +344,15 @@ def expired(status: TaskStatus, updated_at: float, cutoffs: Mapping[TaskStatus, 
     return status.is_terminal and status in cutoffs and updated_at <= cutoffs[status]
 
 
-def _at(record: TaskRecord, now: float, **changes: Any) -> TaskRecord:
+def _at(record: TaskRecord, now: float, changes: dict[str, Any]) -> TaskRecord:
     # A clock that stepped back must not make a record look older than it was.
-    return record.changed(updated_at=max(now, record.updated_at), **changes)
+    before = record.updated_at
+    changes["updated_at"] = now if now > before else before
+    return record.changed(**changes)
 
 
-def _ended(record: TaskRecord, now: float, status: TaskStatus, **changes: Any) -> TaskRecord:
-    """The one way into a terminal state: credentials go, a stage takes the state's name."""
+def _ended(record: TaskRecord, now: float, status: TaskStatus, changes: dict[str, Any]) -> TaskRecord:
+    """The one way into a terminal state, with ``changes``: credentials go, a stage takes the state's name."""
     if record.stage is not None:
         changes["stage"] = status.value
     if record.started_at is not None:
@@ -360,7 +361,8 @@ def _ended(record: TaskRecord, now: float, status: TaskStatus, **changes: Any) -
     for name, value in zip(_FREE, _READ_FREE(record), strict=True):
         if value and name not in changes:
             changes[name] = _masked(value) if isinstance(value, bytes) else redact_text(value)
-    return _at(record, now, status=status, private_json=None, **changes)
+    changes["status"], changes["private_json"] = status, None
+    return _at(record, now, changes)
 
 
 def _masked(encoded: bytes) -> bytes:

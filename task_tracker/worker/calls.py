@@ -36,10 +36,10 @@ class Answer(NamedTuple):
     error: BaseException | None
 
     @classmethod
-    def of(cls, call: Callable[[], Any]) -> Answer:
+    def of(cls, call: Callable[..., Any], *arguments: Any) -> Answer:
         """Make the call."""
         try:
-            return cls(call(), None)
+            return cls(call(*arguments), None)
         except StopIteration as error:  # no future takes that one
             return cls(None, RuntimeError(f"a call raised {error!r}"))
         except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the call
@@ -111,10 +111,9 @@ class Calls:
             return call()
         loop = asyncio.get_running_loop()
         waited: asyncio.Future[_T] = loop.create_future()
-        run = contextvars.copy_context().run
         self._threads.post(
             waited,
-            partial(self._carry_out, loop, waited, partial(run, call), then),
+            partial(self._carry_out, waited, contextvars.copy_context(), call, then),
             share,
             patient=self._is_patient(loop),
         )
@@ -128,16 +127,16 @@ class Calls:
 
     def _carry_out(
         self,
-        loop: asyncio.AbstractEventLoop,
         waited: asyncio.Future[Any],
+        context: contextvars.Context,
         call: Callable[[], Any],
         then: Callable[[], After | None] | None,
     ) -> None:
-        answer = Answer.of(call)
+        answer = Answer.of(context.run, call)
         after = None if then is None or answer.error is not None else then()
         self._answers.append(partial(_hand_over, waited, answer))
         self._made += 1
-        self._follow_up(loop, after)
+        self._follow_up(waited.get_loop(), after)
 
     def send(self, call: Callable[[Tell], Iterable[After]]) -> None:
         """Have ``call`` made, which tells what came of what several wait for; it raises nothing. Raises NoThread.
@@ -232,25 +231,25 @@ class Kept:
         return len(self._tasks)
 
     def start(
-        self,
-        coroutine: Coroutine[Any, Any, _T],
-        name: str,
-        context: contextvars.Context | None = None,
-        on_end: Callable[[asyncio.Task[_T]], None] | None = None,
+        self, coroutine: Coroutine[Any, Any, _T], name: str, context: contextvars.Context | None = None
     ) -> asyncio.Task[_T]:
-        """Start a task and keep it until it has ended, of which ``on_end`` is told."""
+        """Start a task and keep it until it has ended."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._let_go if on_end is None else partial(self._let_go, on_end=on_end))
+        task.add_done_callback(self._let_go)
         return task
 
-    def _let_go(
-        self, task: asyncio.Task[Any], on_end: Callable[[asyncio.Task[Any]], None] | None = None
-    ) -> None:
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task until it is discarded."""
+        self._tasks.add(task)
+
+    def discard(self, task: asyncio.Task[Any]) -> None:
+        """Keep it no more."""
+        self._tasks.discard(task)
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         look_at(task)
-        if on_end is not None:
-            on_end(task)
 
     def cancel(self) -> list[asyncio.Task[Any]]:
         """Cancel all of them and return them."""

@@ -14,25 +14,20 @@ import logging
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final, NamedTuple, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from task_tracker.call_threads import NoThread, Share
-from task_tracker.clock import Clock
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskKey, TaskRecord
-from task_tracker.sizes import Sizes
-from task_tracker.submitting import Submission, Submitter
-from task_tracker.worker.attempts import AttemptRecord, pauses
-from task_tracker.worker.calls import Calls, Kept
+from task_tracker.submitting import Submission
+from task_tracker.worker.attempts import pauses
 from task_tracker.worker.checkpoints import checkpoint_of, checkpointed, encode_checkpoint
-from task_tracker.worker.effects import WorkDirectory
 from task_tracker.worker.follow_ups import FollowUp, follow_up
 from task_tracker.worker.outcomes import ShuttingDown
-from task_tracker.worker.resources import Resources
-from task_tracker.worker.stops import StopSignal
-from task_tracker.worker.transactions import HookTransaction, TaskTransaction, Transacting
+from task_tracker.worker.parts import Parts
+from task_tracker.worker.transactions import HookTransaction, TaskTransaction
 
-__all__ = ["BlockingTaskContext", "Parts", "TaskContext", "current_context", "entered"]
+__all__ = ["BlockingTaskContext", "TaskContext", "current_context", "entered"]
 
 _T = TypeVar("_T")
 
@@ -41,31 +36,12 @@ _log = logging.getLogger("task_tracker")
 _CALLS_PER_TASK: Final = 2
 
 
-class Parts(NamedTuple):
-    """What a context stands on."""
-
-    attempt: AttemptRecord
-    signal: StopSignal
-    workdir: WorkDirectory
-    resources: Resources
-    store_calls: Calls
-    submitter: Submitter
-    submit_calls: Calls
-    """For what may wait for more than the store."""
-    sizes: Sizes
-    kept: Kept
-    clock: Clock
-    loop: asyncio.AbstractEventLoop
-    transacting: Transacting
-    hook: HookTransaction | None = None
-    """The transaction in which the task is ended; with ``is_ending``."""
-    is_ending: bool = False
-    """It is given to ``on_failure``: nothing more is noted of the attempt."""
-
-
 class _Context:
-    def __init__(self, parts: Parts) -> None:
+    """``hook`` is the transaction in which the task is ended, of a context that is given to ``on_failure``."""
+
+    def __init__(self, parts: Parts, hook: HookTransaction | None = None) -> None:
         self._parts = parts
+        self._hook = hook
         self._attempt = parts.attempt
         self._signal = parts.signal
 
@@ -135,7 +111,7 @@ class _Context:
 
         The first three pass by ``except Exception``. Threads have to ask; nothing else stops them.
         """
-        if self._parts.is_ending:
+        if self._hook is not None:
             self._signal.check_lease()
         else:
             self._signal.check()
@@ -148,11 +124,11 @@ class _Context:
         return self._attempt.note(percent, message, stage)
 
     def _commit_checkpoint(self, encoded: bytes) -> None:
-        now = self._parts.clock.now()
+        now = self._parts.around.clock.now()
         self._attempt.commit(lambda record: checkpointed(record, encoded, now))
 
     def _check_working(self) -> None:
-        if self._parts.is_ending:
+        if self._hook is not None:
             raise RuntimeError("on_failure has nothing to note: the handler's attempt has ended")
 
     def _store_is_away(self, error: Exception) -> None:
@@ -194,8 +170,8 @@ class TaskContext(_Context):
         """
         self._check_loop()
         self._check_working()
-        encoded = encode_checkpoint(data, self._parts.sizes)
-        for number, pause in enumerate(pauses(self._parts.clock)):
+        encoded = encode_checkpoint(data, self._parts.around.sizes)
+        for number, pause in enumerate(pauses(self._parts.around.clock)):
             self._signal.check()
             try:
                 await self._call(lambda: self._commit_checkpoint(encoded))
@@ -219,10 +195,12 @@ class TaskContext(_Context):
         self._check_loop()
         order = follow_up(self.key, task_type, payload, options)
         share = Share(self.key, _CALLS_PER_TASK)
-        for pause in pauses(self._parts.clock):
+        for pause in pauses(self._parts.around.clock):
             self.check()
             with contextlib.suppress(NoThread):  # it did not begin
-                return await self._parts.submit_calls.make(lambda: self._parts.submitter.submit(order), share)
+                return await self._parts.around.submit_calls.make(
+                    lambda: self._parts.around.submitter.submit(order), share
+                )
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")
 
@@ -239,8 +217,7 @@ class TaskContext(_Context):
         Raises CapabilityMissing on a store without transactions, RuntimeError within another block of the handler.
         """
         self._check_loop()
-        hook = self._parts.hook
-        return self._parts.transacting.on_loop() if hook is None else hook.on_loop()
+        return (self._parts.transacting if self._hook is None else self._hook).on_loop()
 
     async def resource(self, name: str) -> Any:
         """Return what the handlers of this worker share under ``name``; it is built when it is first asked for.
@@ -248,7 +225,7 @@ class TaskContext(_Context):
         Raises SettingsError if there is no such name, and what its factory raised.
         """
         self._check_loop()
-        return await self._parts.resources.get(name)
+        return await self._parts.around.resources.get(name)
 
     def detach(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Start work that is no part of this task: it may outlive it, and knows nothing of it.
@@ -258,7 +235,7 @@ class TaskContext(_Context):
         self._check_loop()
         context = contextvars.copy_context()
         context.run(_current.set, None)
-        task = self._parts.kept.start(coroutine, f"detached from {self.key.task_id}", context)
+        task = self._parts.around.kept.start(coroutine, f"detached from {self.key.task_id}", context)
         task.add_done_callback(_report_detached)
         return task
 
@@ -271,7 +248,7 @@ class TaskContext(_Context):
             )
 
     async def _call(self, call: Any) -> None:
-        await self._parts.store_calls.make(call, Share(self.key, _CALLS_PER_TASK))
+        await self._parts.around.store_calls.make(call, Share(self.key, _CALLS_PER_TASK))
 
 
 class BlockingTaskContext(_Context):
@@ -287,8 +264,8 @@ class BlockingTaskContext(_Context):
     def checkpoint(self, data: object) -> None:
         """As :meth:`TaskContext.checkpoint`."""
         self._check_working()
-        encoded = encode_checkpoint(data, self._parts.sizes)
-        for number, pause in enumerate(pauses(self._parts.clock)):
+        encoded = encode_checkpoint(data, self._parts.around.sizes)
+        for number, pause in enumerate(pauses(self._parts.around.clock)):
             self._signal.check()
             try:
                 self._commit_checkpoint(encoded)
@@ -302,16 +279,15 @@ class BlockingTaskContext(_Context):
     def submit(self, task_type: str, payload: object = None, **options: Unpack[FollowUp]) -> Submission:
         """As :meth:`TaskContext.submit`."""
         self.check()
-        return self._parts.submitter.submit(follow_up(self.key, task_type, payload, options))
+        return self._parts.around.submitter.submit(follow_up(self.key, task_type, payload, options))
 
     def transaction(self) -> AbstractContextManager[TaskTransaction]:
         """As :meth:`TaskContext.transaction`, for ``with``; ``tx.connection`` blocks."""
-        hook = self._parts.hook
-        return self._parts.transacting.blocking() if hook is None else hook.blocking()
+        return (self._parts.transacting if self._hook is None else self._hook).blocking()
 
     def resource(self, name: str) -> Any:
         """As :meth:`TaskContext.resource`. Raises also what :meth:`check` raises, while it waits."""
-        building = self._parts.resources.get(name)
+        building = self._parts.around.resources.get(name)
         try:
             asked = asyncio.run_coroutine_threadsafe(building, self._parts.loop)
         except RuntimeError as error:  # the loop has closed

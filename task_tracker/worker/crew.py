@@ -6,6 +6,7 @@ Owns the tasks on the loop and the slots that they take. Refuses to claim and to
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import logging
 from collections import Counter
@@ -17,6 +18,7 @@ from task_tracker.handlers import HandlerRegistry
 from task_tracker.records import TaskRecord
 from task_tracker.store import Lease, Stored
 from task_tracker.worker.executor import Executor
+from task_tracker.worker.finishing import UnderWay
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.running import Did
 from task_tracker.worker.slots import Slots
@@ -40,7 +42,8 @@ class _Attempt:
     lease: Lease
     record: TaskRecord
     since: float
-    is_begun: bool = False
+    under_way: UnderWay | None = None
+    """From when it was begun; None as well if that broke."""
     task: asyncio.Task[None] | None = None
 
 
@@ -91,7 +94,7 @@ class Crew:
         leaving = [
             attempt.record.task_type
             for attempt in list(self._attempts.values())  # first: they become lingering ones
-            if attempt.is_begun and self._executor.may_leave(attempt.lease)
+            if attempt.under_way is not None and self._executor.may_leave(attempt.lease)
         ]
         return Counter([*leaving, *list(self._lingering.values())]) if leaving or self._lingering else {}
 
@@ -109,9 +112,18 @@ class Crew:
         """Begin an attempt at a task that was claimed, and for which a slot was taken; return its task on the loop."""
         attempt = _Attempt(lease, stored.record, self._clock.monotonic())
         self._attempts[lease] = attempt
+        problem: Exception | None = None
+        context = (
+            contextvars.copy_context()
+        )  # the attempt's own, from its first line: payloads are checked there
+        try:
+            attempt.under_way = context.run(self._executor.begin, lease, stored)
+        except Exception as error:  # noqa: BLE001  # raised, and logged, where it is seen through
+            problem = error
         attempt.task = self._loop.create_task(
-            self._see_through(attempt, stored),
+            self._see_through(attempt, problem),
             name=f"task {lease.key.task_id}, attempt {lease.attempt_count}",
+            context=context,
         )
         return attempt.task
 
@@ -175,13 +187,15 @@ class Crew:
     def _tasks(self) -> set[asyncio.Task[None]]:
         return {attempt.task for attempt in self._attempts.values() if attempt.task is not None}
 
-    async def _see_through(self, attempt: _Attempt, stored: Stored) -> None:
+    async def _see_through(self, attempt: _Attempt, problem: Exception | None) -> None:
         lease = attempt.lease
         handler_ended: asyncio.Future[Did] | None = None
         word = "broken"
         try:
-            attempt.is_begun = True
-            ended = await self._executor.execute(lease, stored)
+            if attempt.under_way is None:
+                assert problem is not None, "it was begun, or that broke"
+                raise problem
+            ended = await self._executor.see_through(attempt.under_way)
             word, handler_ended = ended.outcome.name, ended.handler_ended
         except Exception:  # noqa: BLE001  # logged; the worker goes on
             # The lease expires, and whoever rescues the task judges it.

@@ -25,8 +25,8 @@ __all__ = ["Ends"]
 
 _PATIENCE_SECONDS: Final = 0.005
 """What ends wait for a write that is under way before another thread writes them."""
-_TURNS: Final = 3
-"""Of the loop, without one more: attempts that are begun together are two apart."""
+_TURNS: Final = 2
+"""Of the loop, without one more: attempts that are begun together are one apart."""
 _MOST_GATHERED: Final = 100
 
 

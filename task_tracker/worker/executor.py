@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from task_tracker.call_threads import NoThread, Share
@@ -22,30 +23,30 @@ from task_tracker.records import TaskStatus
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.submitting import Submitter
 from task_tracker.tracker import TaskTracker
-from task_tracker.worker.attempts import AttemptRecord, pauses
+from task_tracker.worker.attempts import AttemptRecord
 from task_tracker.worker.calls import After, Calls, Kept
-from task_tracker.worker.context import Parts
-from task_tracker.worker.effects import WorkDirectory
 from task_tracker.worker.ends import Ends
 from task_tracker.worker.finishing import Ended, Finisher, UnderWay
 from task_tracker.worker.hooks import Hooks
+from task_tracker.worker.launching import Launcher
 from task_tracker.worker.options import check_seconds
 from task_tracker.worker.outcomes import (
     Failed,
-    Interrupted,
+    LeftBehind,
     Outcome,
-    Raised,
     StopReason,
     error_text,
     judged,
 )
+from task_tracker.worker.parts import Parts, Surroundings
 from task_tracker.worker.reporting import report, report_broken
 from task_tracker.worker.resources import Resources
+from task_tracker.worker.running import Did
 from task_tracker.worker.shortage import Shortage
-from task_tracker.worker.starting import Prepared, Starter
+from task_tracker.worker.starting import Starter
 from task_tracker.worker.stops import StopSignal
-from task_tracker.worker.supervising import Supervision
-from task_tracker.worker.transactions import BEGINNING_AT_ONCE, Transacting
+from task_tracker.worker.supervising import Supervision, Timeouts
+from task_tracker.worker.transactions import BEGINNING_AT_ONCE
 
 __all__ = ["Ended", "Executor"]
 
@@ -56,9 +57,6 @@ HOOK_SECONDS: Final = 30.0
 IMPORT_SECONDS: Final = 600.0
 _STORE_CALLS: Final = 4
 _UNWIND_SECONDS: Final = 1.0
-_THREAD_TRIES: Final = 5
-_NO_THREAD_PAUSE_SECONDS: Final = 10.0
-"""For how long a task is not claimed again that found no thread: it would find none, at full speed."""
 
 
 class Executor:
@@ -99,7 +97,6 @@ class Executor:
         self.holdings = holdings
         self.locks = locks if locks is not None else KeyedLocks()
         self._hooks = hooks if hooks is not None else Hooks()
-        self._timeout_seconds = check_seconds("default_timeout_seconds", default_timeout_seconds)
         self._kept = Kept()
         self._starter = Starter(self._kept, threads, check_seconds("import_seconds", import_seconds))
         self.shortage = Shortage(self._clock, registry, self._starter.handler_calls)
@@ -110,6 +107,17 @@ class Executor:
         self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
         self._sizes = tracker.sizes
         self._begin_calls = Calls(BEGINNING_AT_ONCE, blocking=self._store.blocking)
+        self._around = Surroundings(
+            self._store,
+            self._resources,
+            self._store_calls,
+            self._begin_calls,
+            self._submitter,
+            self._submit_calls,
+            self._sizes,
+            self._kept,
+            self._clock,
+        )
         self._finisher = Finisher(
             self._starter,
             self._store_calls,
@@ -118,6 +126,14 @@ class Executor:
             self._clock,
             hook_seconds=check_seconds("hook_seconds", hook_seconds),
             ahead=ahead,
+        )
+        self._timeouts = Timeouts()
+        self._launcher = Launcher(
+            self._starter,
+            self.shortage,
+            self._timeouts,
+            self._clock,
+            check_seconds("default_timeout_seconds", default_timeout_seconds),
         )
         self._running: dict[Lease, UnderWay] = {}
         self._is_interrupted = False
@@ -143,22 +159,42 @@ class Executor:
 
         Cancelled, it stops the handler, waits for nothing and writes nothing: the lease expires.
         """
-        began_at = self._clock.monotonic()
+        return await self.see_through(self.begin(lease, stored))
+
+    def begin(self, lease: Lease, stored: Stored) -> UnderWay:
+        """Do the first half of :meth:`execute`: :meth:`see_through` is to follow, best as a task made at once.
+
+        A handler that takes neither an import nor a thread begins in the loop's next turn, before that task does: if it
+        is short it has ended by then, and nobody has to be woken for it.
+        """
         attempt = self._begin(lease, stored)
+        attempt.began_at = self._clock.monotonic()
         if self._hooks.are_there:
             waited = max(0.0, self._clock.now() - stored.record.created_at)
             self._hooks.tell("attempt_started", stored.record, seconds=waited)
         try:
-            with self._access.changes.subscribed(lease.key, lambda: self._look_for_wish(lease)):
-                ended = await self._finisher.finish(attempt, await self._outcome(attempt))
+            self._launcher.start_at_once(attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
+            attempt.refused = _broken(attempt, error)
+        return attempt
+
+    async def see_through(self, attempt: UnderWay) -> Ended:
+        """Do the second half of :meth:`execute`."""
+        lease = attempt.lease
+        look = partial(self._look_for_wish, lease)
+        self._access.changes.add(lease.key, look)
+        try:
+            ended = await self._finisher.finish(attempt, await self._outcome(attempt))
         finally:
+            self._access.changes.remove(lease.key, look)
             self._finish(attempt)
-        self._hooks.tell(
-            "attempt_ended",
-            ended.record if ended.record is not None else attempt.record.record,
-            seconds=self._clock.monotonic() - began_at,
-            outcome=ended.outcome.name,
-        )
+        if self._hooks.are_there:
+            self._hooks.tell(
+                "attempt_ended",
+                ended.record if ended.record is not None else attempt.record.record,
+                seconds=self._clock.monotonic() - attempt.began_at,
+                outcome=ended.outcome.name,
+            )
         return ended
 
     async def settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
@@ -200,13 +236,13 @@ class Executor:
         attempt = self._running.get(lease)
         if attempt is None:
             return True  # it has just ended
-        goes_on = any(run is not None and not run.ended.done() for run in (attempt.run, attempt.hook))
         is_over = attempt.writing_since is not None or attempt.record.may_be_settled or lease.lost.is_set()
-        return goes_on and is_over
+        return is_over and bool(attempt.going_on)
 
     async def aclose(self) -> None:
         """Cancel what goes on beside attempts, end the threads; wait a second at most. Twice is safe."""
         self._is_interrupted = True
+        self._timeouts.end()
         tasks = self._kept.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_UNWIND_SECONDS)
@@ -227,32 +263,7 @@ class Executor:
         )
         handler = self._registry.get(stored.record.task_type, stored.record.handler_version or 0)
         signal = StopSignal(lease, self._clock, cancellable=handler is None or handler.cancellable)
-        workdir = WorkDirectory(self._store, lease)
-        parts = Parts(
-            record,
-            signal,
-            workdir,
-            self._resources,
-            self._store_calls,
-            self._submitter,
-            self._submit_calls,
-            self._sizes,
-            self._kept,
-            self._clock,
-            self._loop,
-            Transacting(
-                self._store,
-                lease,
-                record,
-                signal,
-                workdir,
-                self._store_calls,
-                self._begin_calls,
-                self._kept,
-                self._sizes,
-                self._clock,
-            ),
-        )
+        parts = Parts(self._around, record, signal, self._loop)
         attempt = UnderWay(lease, record, handler, signal, parts)
         self._running[lease] = attempt
         if self._is_interrupted:
@@ -262,7 +273,7 @@ class Executor:
     def _finish(self, attempt: UnderWay) -> None:
         attempt.signal.end()
         self._running.pop(attempt.lease, None)
-        if attempt.run is not None:
+        if attempt.run is not None and attempt.run.did is None:
             self._starter.leave(attempt.run)
 
     # ---- run -----------------------------------------------------------------------------------------
@@ -270,92 +281,24 @@ class Executor:
     async def _outcome(self, attempt: UnderWay) -> Outcome:
         """Return how the attempt ends, whatever breaks: a task must not run on paper only."""
         try:
-            return await self._run(attempt)
+            if attempt.run is None and attempt.refused is None:
+                await self._launcher.start(attempt)
+            if attempt.refused is not None:
+                return attempt.refused
+            supervision = attempt.supervision
+            assert supervision is not None, "it was started"
+            if attempt.lease.cancel_requested.is_set():
+                self._notice(attempt.lease)
+            return self._judged(attempt, supervision, await supervision.wait())
         except (Exception, SystemExit) as error:  # noqa: BLE001  # logged, and an outcome
-            report_broken(attempt.lease.key.task_id, error)
-            if attempt.run is not None:
-                attempt.signal.set(StopReason.SHUTDOWN)
-                attempt.run.stop()
-            return Failed(error_text(error), "internal_error", may_retry=True)
+            return _broken(attempt, error)
 
-    async def _run(self, attempt: UnderWay) -> Outcome:
-        timeout = self._timeout_of(attempt)
-        prepared = await self._start(attempt, timeout)
-        if not isinstance(prepared, Prepared):
-            return prepared
-        assert attempt.run is not None, "it was started"
-        attempt.supervision = Supervision(
-            attempt.run, attempt.signal, timeout_seconds=timeout, cleanup_seconds=prepared.cleanup_seconds
-        )
-        if attempt.lease.cancel_requested.is_set():
-            self._notice(attempt.lease)
-        did = await attempt.supervision.wait()
+    def _judged(self, attempt: UnderWay, supervision: Supervision, did: Did | LeftBehind) -> Outcome:
         seen = attempt.signal.reason
-        reason = StopReason.LOST if seen is StopReason.LOST else attempt.supervision.reason
-        outcome = judged(did, reason, timeout, seen=seen, sizes=self._sizes)
+        reason = StopReason.LOST if seen is StopReason.LOST else supervision.reason
+        outcome = judged(did, reason, supervision.timeout_seconds, seen=seen, sizes=self._sizes)
         report(attempt.lease.key.task_id, did, outcome)
         return outcome
-
-    async def _start(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
-        """Start the handler and return what was started, or how the attempt ends since it was not.
-
-        Its time has not begun: neither an import nor the wait for a thread is part of it.
-        """
-        problem: NoThread | None = None
-        waits = pauses(self._clock)
-        for number in range(_THREAD_TRIES + 1):
-            try:
-                return await self._start_now(attempt, timeout)
-            except NoThread as error:
-                problem = error
-                self.shortage.note(error)
-            if number == _THREAD_TRIES:
-                break
-            # Meanwhile the slot is taken, so that no more is claimed than could be begun.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(attempt.told.wait(), next(waits))
-        _log.warning(
-            "task %s is given back, there is no thread for it: %s",
-            attempt.lease.key.task_id,
-            problem,
-            extra={"event": "no_thread", "task_id": attempt.lease.key.task_id},
-        )
-        return Interrupted(began=False, after=self._clock.jitter(_NO_THREAD_PAUSE_SECONDS))
-
-    async def _start_now(self, attempt: UnderWay, timeout: float) -> Prepared | Outcome:
-        """Do that once. Raises NoThread."""
-        prepared = None if attempt.signal.reason is not None else await self._prepare(attempt)
-        reason = attempt.signal.reason
-        if reason is not None:  # it was to stop before it began
-            return judged(Raised(asyncio.CancelledError(), began=False), reason, timeout)
-        assert prepared is not None, "only who was told to stop gets nothing"
-        if isinstance(prepared, Prepared):
-            attempt.run = self._starter.start(prepared, attempt.parts)
-        return prepared
-
-    async def _prepare(self, attempt: UnderWay) -> Prepared | Outcome | None:
-        """Return what is to be called, or how the attempt ends since there is nothing to call.
-
-        None if it was told to stop meanwhile.
-        """
-        record = attempt.record.record
-        if attempt.handler is not None:
-            return await self._starter.prepare(attempt.handler, record, attempt.told)
-        _log.error(
-            "task %s is of type %s version %s, for which there is no handler here; it is given back",
-            record.task_id,
-            record.task_type,
-            record.handler_version,
-            extra={"event": "claimed_kind_unknown", "task_id": record.task_id},
-        )
-        return Interrupted(began=False)
-
-    def _timeout_of(self, attempt: UnderWay) -> float:
-        handler, own = attempt.handler, attempt.record.record.timeout_seconds
-        longest = self._timeout_seconds
-        if handler is not None and handler.timeout_seconds is not None:
-            longest = handler.timeout_seconds
-        return min(own, longest) if own is not None and own > 0 else longest  # a file may hold anything
 
     # ---- what happens meanwhile ------------------------------------------------------------------------
 
@@ -386,6 +329,15 @@ class Executor:
         """Have the record say that the task is to stop; its end does if this cannot."""
         with contextlib.suppress(LeaseLost, StoreUnavailable, NoThread):
             await self._store_calls.make(attempt.record.commit, Share(attempt.lease.key, 1))
+
+
+def _broken(attempt: UnderWay, error: BaseException) -> Outcome:
+    """Return how an attempt ends of which something broke here."""
+    report_broken(attempt.lease.key.task_id, error)
+    if attempt.run is not None:
+        attempt.signal.set(StopReason.SHUTDOWN)
+        attempt.run.stop()
+    return Failed(error_text(error), "internal_error", may_retry=True)
 
 
 def _leases_of(tracker: TaskTracker) -> LeaseStore:

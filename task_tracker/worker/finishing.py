@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from task_tracker.redaction import redact_error
 from task_tracker.store import Lease, StoreTransaction
 from task_tracker.worker.attempts import AttemptRecord, pauses
 from task_tracker.worker.calls import After, Calls
-from task_tracker.worker.context import Parts
 from task_tracker.worker.ends import Ends
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt, StopReason
+from task_tracker.worker.parts import Parts
 from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
 from task_tracker.worker.running import HandlerRun
 from task_tracker.worker.settling import Ending, ending_of, under_wish
@@ -59,21 +59,46 @@ class UnderWay:
     handler: Handler | None
     signal: StopSignal
     parts: Parts
+    began_at: float = 0.0
+    """By the monotonic clock."""
     run: HandlerRun | None = None
     supervision: Supervision | None = None
+    """From the start of its handler."""
+    refused: Outcome | None = None
+    """How it ends since its handler could not be started."""
     hook: HandlerRun | None = None
     """An ``on_failure`` that goes on although its time is over."""
     is_foreign: bool = False
     """Another worker's: nothing runs here but its ``on_failure``."""
-    told: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
-    """Set when it is to stop."""
+    is_told: bool = False
+    """It is to stop."""
     is_cancel_noticed: bool = False
     writing_since: float | None = None
     """By the loop's clock: since when the store has been asked to take the outcome."""
+    _told: asyncio.Event | None = None
+
+    @property
+    def told(self) -> asyncio.Event:
+        """Set when it is to stop."""
+        if self._told is None:  # nobody waits for it once the handler runs
+            self._told = asyncio.Event()
+            if self.is_told:
+                self._told.set()
+        return self._told
+
+    @property
+    def going_on(self) -> list[HandlerRun]:
+        """What has not ended of the handler and its ``on_failure``."""
+        run, hook = self.run, self.hook
+        if hook is None and (run is None or run.did is not None):
+            return []  # as nearly always
+        return [one for one in (run, hook) if one is not None and one.did is None]
 
     def stop(self, reason: StopReason) -> None:
         """Have the handler stop, or not begin."""
-        self.told.set()
+        self.is_told = True
+        if self._told is not None:
+            self._told.set()
         if self.supervision is not None:
             self.supervision.stop(reason)
         else:
@@ -100,24 +125,26 @@ class Finisher:
         self._holdings = holdings
         self._clock = clock
         self._hook_seconds = hook_seconds
-        self._ahead = ahead
+        self._ahead_of_one = partial(ahead, 1)
 
     async def finish(self, attempt: UnderWay, outcome: Outcome) -> Ended:
         """Write what ``outcome`` means and return what became of the attempt. Raises nothing but CancelledError.
 
         What a transaction of the handler's has ended is ended: the first end counts.
         """
-        completed = await self._completed(attempt)
-        if completed is not None:
-            return _ended(attempt, _as_completed(outcome, completed), completed)
-        await attempt.parts.transacting.undo_all()
-        outcome = under_wish(
-            self._tried_again(attempt, outcome),
-            attempt.handler,
-            cancel_requested=attempt.lease.cancel_requested.is_set(),
-        )
-        effects_dir = attempt.parts.workdir.name
-        ending = ending_of(outcome, attempt.handler, self._clock.now(), effects_dir)
+        if attempt.record.may_be_settled:
+            completed = await self._completed(attempt)
+            if completed is not None:
+                return _ended(attempt, _as_completed(outcome, completed), completed)
+        if attempt.parts.has_transacted:
+            await attempt.parts.transacting.undo_all()
+        if not isinstance(outcome, Done):
+            outcome = under_wish(
+                self._tried_again(attempt, outcome),
+                attempt.handler,
+                cancel_requested=attempt.lease.cancel_requested.is_set(),
+            )
+        ending = ending_of(outcome, attempt.handler, self._clock.now(), attempt.parts.effects_dir)
         if ending is None:
             self._holdings.drop(attempt.lease)
             return _ended(attempt, outcome, None)
@@ -146,8 +173,6 @@ class Finisher:
 
     async def _completed(self, attempt: UnderWay) -> TaskRecord | None:
         """Return the record if a transaction of the handler's has completed the task; only the store can know."""
-        if not attempt.record.may_be_settled:
-            return None
         attempt.writing_since = asyncio.get_running_loop().time()
         for pause in pauses(self._clock):
             with contextlib.suppress(StoreUnavailable, NoThread):
@@ -202,62 +227,78 @@ class Finisher:
         If that fails the rows of ``on_failure`` are not there. The task ends all the same, and says so.
         """
         attempt.writing_since = asyncio.get_running_loop().time()
-        task_id = attempt.lease.key.task_id
-
-        rolled_back: str | None = None
-        frees_slot = not attempt.is_foreign and not _going_on(attempt)
-        then = partial(self._ahead, 1) if frees_slot else None
+        frees_slot = not attempt.is_foreign and not attempt.going_on
         together = self._ends.are_together and within is None
-
-        def write() -> TaskRecord:
-            nonlocal within, ending, rolled_back
-            if within is not None:
-                first, within = within, None
-                try:
-                    first.revoke()
-                    return attempt.record.commit_within(first, "end", ending.step)
-                except LeaseLost:
-                    raise
-                except Exception as error:  # noqa: BLE001  # whatever the driver raises
-                    first.roll_back()
-                    rolled_back = f"its rows were rolled back: {redact_error(error)}"
-            if rolled_back is not None:
-                settled = attempt.record.settled()  # its commit may not have been answered
-                if settled is not None:
-                    return settled
-                ending, rolled_back = _with_problem(attempt, ending, rolled_back), None
-            return attempt.record.settle(ending.step, error=ending.error, error_code=ending.error_code)
-
+        write = _writing(attempt, ending) if within is None else _writing_within(attempt, ending, within)
+        waits: Iterator[float] | None = None
         try:
-            waits = pauses(self._clock)
-            is_first = True
             while True:
                 try:
-                    if together and is_first:
+                    if together and waits is None:
                         ended = await self._ends.write(attempt.record, ending, frees_slot=frees_slot)
                         if ended is not None:
                             return ended
-                    return await self._store_calls.make(write, then=then)
+                    return await self._store_calls.make(
+                        write, then=self._ahead_of_one if frees_slot else None
+                    )
                 except (StoreUnavailable, NoThread) as error:
-                    if is_first:
-                        _log.warning(
-                            "the outcome of task %s could not be stored and is tried again: %s",
-                            task_id,
-                            error,
-                            extra={"event": "outcome_waits", "task_id": task_id},
-                        )
-                is_first = False
+                    if waits is None:
+                        _say_that_it_waits(attempt, error)
+                if waits is None:
+                    waits = pauses(self._clock)
                 await asyncio.sleep(next(waits))
         except LeaseLost as error:
             return Lost(str(error))
         except Exception as error:  # noqa: BLE001  # the lease expires, and whoever rescues the task decides
             _log.exception(
                 "the outcome of task %s cannot be stored",
-                task_id,
-                extra={"event": "outcome_refused", "task_id": task_id},
+                attempt.lease.key.task_id,
+                extra={"event": "outcome_refused", "task_id": attempt.lease.key.task_id},
             )
             self._holdings.drop(attempt.lease)
             return Lost(redact_error(error))
+
+
+def _say_that_it_waits(attempt: UnderWay, error: Exception) -> None:
+    task_id = attempt.lease.key.task_id
+    _log.warning(
+        "the outcome of task %s could not be stored and is tried again: %s",
+        task_id,
+        error,
+        extra={"event": "outcome_waits", "task_id": task_id},
+    )
+
+
+def _writing(attempt: UnderWay, ending: Ending) -> Callable[[], TaskRecord]:
+    """Return what writes the ending."""
+    return partial(attempt.record.settle, ending.step, error=ending.error, error_code=ending.error_code)
+
+
+def _writing_within(attempt: UnderWay, ending: Ending, within: StoreTransaction) -> Callable[[], TaskRecord]:
+    """Return what does so in a transaction the first time, and by itself once that has failed."""
+    first: StoreTransaction | None = within
+    rolled_back: str | None = None
+
+    def write() -> TaskRecord:
+        nonlocal first, ending, rolled_back
+        if first is not None:
+            begun, first = first, None
+            try:
+                begun.revoke()
+                return attempt.record.commit_within(begun, "end", ending.step)
+            except LeaseLost:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever the driver raises
+                begun.roll_back()
+                rolled_back = f"its rows were rolled back: {redact_error(error)}"
+        if rolled_back is not None:
+            settled = attempt.record.settled()  # its commit may not have been answered
+            if settled is not None:
+                return settled
+            ending, rolled_back = _with_problem(attempt, ending, rolled_back), None
+        return _writing(attempt, ending)()
+
+    return write
 
 
 def _with_problem(attempt: UnderWay, ending: Ending, problem: str) -> Ending:
@@ -283,12 +324,9 @@ def _as_completed(outcome: Outcome, record: TaskRecord) -> Done:
     return Done(JSON_NULL if record.result_json is None else record.result_json, record.resource_id)
 
 
-def _going_on(attempt: UnderWay) -> list[asyncio.Future[Any]]:
-    return [run.ended for run in (attempt.run, attempt.hook) if run is not None and not run.ended.done()]
-
-
 def _ended(attempt: UnderWay, outcome: Outcome, record: TaskRecord | None) -> Ended:
-    going_on = _going_on(attempt)
-    if len(going_on) > 1:
-        return Ended(outcome, record, asyncio.gather(*going_on))
-    return Ended(outcome, record, going_on[0] if going_on else None)
+    going_on = attempt.going_on
+    if not going_on:
+        return Ended(outcome, record)
+    ends = [run.ended for run in going_on]
+    return Ended(outcome, record, ends[0] if len(ends) == 1 else asyncio.gather(*ends))

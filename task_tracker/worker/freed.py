@@ -8,8 +8,7 @@ loop does not count it). Refuses to claim.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 __all__ = ["FreedSlots"]
@@ -60,21 +59,20 @@ class FreedSlots:
             self._taken_on, self._left_over = self._left_over, 0
             return True
 
-    @contextmanager
-    def claiming(self) -> Iterator[int]:
-        """Have the thread that was told so claim in this block, for as many as this gives: for none once it is closed.
+    def begin_claiming(self) -> int:
+        """Have the thread that was told so claim, for as many as this returns: for none once it is closed.
 
-        What it claims has to be where the loop counts it before the block ends.
+        :meth:`end_claiming` is to follow, once what was claimed is where the loop counts it.
         """
         with self._changing:
             self._is_claiming = True
-            number = self._taken_on if self._is_open else 0
-        try:
-            yield number
-        finally:
-            with self._changing:
-                self._taken_on = 0
-                self._is_claiming = False
+            return self._taken_on if self._is_open else 0
+
+    def end_claiming(self) -> None:
+        """Take note that the thread has claimed."""
+        with self._changing:
+            self._taken_on = 0
+            self._is_claiming = False
 
     def counted(self, free: Callable[[], int]) -> int:
         """Have the loop claim for what is free now: return how many slots that is, of those that ``free`` says.

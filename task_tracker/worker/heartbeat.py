@@ -78,7 +78,8 @@ class Heartbeats(LeaseKeeper):
         except RuntimeError:
             self.let_go(lease)
             raise
-        self.look(lease)  # it may have come with the wish to cancel
+        if lease.cancel_requested.is_set() or lease.lost.is_set():  # it may have come with the wish to cancel
+            self.look(lease)
 
     def let_go(self, lease: Lease) -> None:
         """Renew ``lease`` no more: it was ended, given back or lost."""

@@ -35,9 +35,6 @@ _log = logging.getLogger("task_tracker")
 
 _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
-_TURNS_TO_BEGIN: Final = 2
-"""Of the loop: one for the attempt, one for the handler."""
-
 Claimed = tuple[Lease, Stored]
 
 
@@ -219,10 +216,11 @@ class ClaimLoop:
     def _claim_ahead(self) -> Callable[[], None]:
         claim = object()
         self._claims_under_way[claim] = self._clock.monotonic()
+        number = self._freed.begin_claiming()
         try:
-            with self._freed.claiming() as number:
-                batch = self._claim(number) if number else None
+            batch = self._claim(number) if number else None
         finally:
+            self._freed.end_claiming()
             del self._claims_under_way[claim]
         if batch is not None:
             self._note(batch)
@@ -283,8 +281,18 @@ class ClaimLoop:
                 if len(batch.claimed) == free:
                     continue  # there may be more; if no slot is free, the next turn waits for one
                 pause = self._pauses.next()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+            await self._news_within(pause)
+
+    async def _news_within(self, seconds: float | None) -> None:
+        """Return once it was told to look, or to stop, or after ``seconds``: then it is to look as well."""
+        if seconds is None:
+            await self._news.wait()
+            return
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)  # ``wait_for`` makes a task
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
 
     async def fill_free(self) -> Batch:
         """Start what is claimed already, then claim for as many slots as are free."""
@@ -314,8 +322,9 @@ class ClaimLoop:
             self._slots.take()
             self._start(*claimed)
             self._pauses.restart()
-            # One after the other: a handler that blocks the loop as it begins must not have the others behind it.
-            for _ in range(_TURNS_TO_BEGIN if self._unstarted else 0):
+            # One after the other: a handler that blocks the loop as it begins, which those that can do that are in its
+            # next turn, must not have the others behind it.
+            if self._unstarted:
                 await asyncio.sleep(0)
 
     async def one(self) -> Batch:

@@ -249,8 +249,8 @@ def judged(
     if isinstance(did, Returned):
         said = did.value
         # Not isinstance: that asks what an object says of its class, which may be users' code.
-        if issubclass(type(said), Retry | Fail):
-            assert isinstance(said, Retry | Fail), "its class says so"
+        if issubclass(type(said), (Retry, Fail)):
+            assert isinstance(said, (Retry, Fail)), "its class says so"
             return _judged_error(said, reason)
         return _done(said, sizes)
     if isinstance(did, LeftBehind):
@@ -281,11 +281,12 @@ def _judged_error(error: BaseException, reason: StopReason | None) -> Outcome:
 
 def _done(value: object, sizes: Sizes) -> Outcome:
     try:
-        result = value if isinstance(value, Result) else Result(value)
-        resource = result.resource_id
+        resource = None
+        if isinstance(value, Result):
+            resource, value = value.resource_id, value.value
         if resource is not None:
             resource = check_resource_id(check_text(resource, "resource_id"))
-        return Done(sizes.check_result(encode_value(result.value, "result")), resource)
+        return Done(sizes.check_result(encode_value(value, "result")), resource)
     except TooLarge as error:
         return Failed(error_text(str(error)), "result_too_large")
     except BaseException as error:  # noqa: BLE001  # whatever a value does when it is looked at

@@ -38,8 +38,33 @@ def is_async(function: Callable[..., Any]) -> bool:
 class HandlerRun(ABC):
     """What a run looks like to the executor. Used on the loop only."""
 
-    ended: asyncio.Future[Did]
-    """Has a result once no line of the handler runs any more. Never an exception, and nobody cancels it."""
+    def __init__(self) -> None:
+        self.did: Did | None = None
+        """Set once no line of the handler runs any more."""
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[Did] | None = None
+        self._on_end: Callable[[], None] | None = None
+
+    @property
+    def ended(self) -> asyncio.Future[Did]:
+        """Has :attr:`did` as its result once that is set. Never an exception, and nobody cancels it."""
+        if self._ended is None:  # most are never asked for it
+            self._ended = self._loop.create_future()
+            if self.did is not None:
+                self._ended.set_result(self.did)
+        return self._ended
+
+    def tell(self, on_end: Callable[[], None]) -> None:
+        """Have ``on_end`` called as soon as it has ended, which it has not yet: in its last step, not a turn later."""
+        self._on_end = on_end
+
+    def _end(self, did: Did) -> None:
+        self.did = did
+        if self._ended is not None:
+            self._ended.set_result(did)
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
 
     @abstractmethod
     def stop(self) -> None:
@@ -60,9 +85,12 @@ class CoroutineRun(HandlerRun):
         context: contextvars.Context,
         kept: Kept,
     ) -> None:
+        super().__init__()
+        self._kept = kept
         self._is_started = False
-        self.ended = asyncio.get_running_loop().create_future()
-        self._task = kept.start(self._run(function), name, context, self._note_end)
+        self._task = self._loop.create_task(self._run(function), name=name, context=context)
+        kept.add(self._task)
+        self._task.add_done_callback(self._note_end)
 
     def stop(self) -> None:
         """Cancel the coroutine where it waits."""
@@ -70,21 +98,28 @@ class CoroutineRun(HandlerRun):
 
     async def _run(self, function: Callable[[], Any]) -> None:
         self._is_started = True
+        task = asyncio.current_task()  # not that of __init__: a loop may begin a task before it gives it out
+        assert task is not None, "a coroutine of a task"
+        task.remove_done_callback(self._note_end)  # from here on this tells, a turn of the loop sooner
         did: Did
         try:
             did = Returned(await function())
         except GeneratorExit:
-            raise  # it never ended, and is thrown away after its loop
+            # It never ended, and is thrown away after its loop; unless a handler has raised it.
+            task.add_done_callback(self._note_end)
+            raise
         except BaseException as error:  # noqa: BLE001  # an outcome like others, sys.exit() and KeyboardInterrupt too
             did = Raised(error)
-        self.ended.set_result(did)
+        self._kept.discard(task)
+        self._end(did)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Take note of what did not come that far: it was cancelled before it began."""
-        if not self.ended.done():
+        """Take note of what did not come that far: it was cancelled before it began, say."""
+        self._kept.discard(task)
+        if self.did is None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             assert error is not None, "what returns says what it did"
-            self.ended.set_result(Raised(error, began=self._is_started))
+            self._end(Raised(error, began=self._is_started))
 
 
 class ThreadRun(HandlerRun):
@@ -96,9 +131,8 @@ class ThreadRun(HandlerRun):
         context: contextvars.Context,
         threads: Calls,
     ) -> None:
+        super().__init__()
         self._threads = threads
-        self._loop = asyncio.get_running_loop()
-        self.ended = self._loop.create_future()
         self._future = threads.submit(functools.partial(_carry_out, function), context)
         self._future.add_done_callback(lambda _: self._tell())
 
@@ -116,11 +150,11 @@ class ThreadRun(HandlerRun):
             self._loop.call_soon_threadsafe(self._note_end)
 
     def _note_end(self) -> None:
-        if not self.ended.done():
+        if self.did is None:
             if self._future.cancelled():
-                self.ended.set_result(Raised(asyncio.CancelledError(), began=False))
+                self._end(Raised(asyncio.CancelledError(), began=False))
             else:
-                self.ended.set_result(self._future.result())
+                self._end(self._future.result())
 
 
 def _carry_out(function: Callable[[], Any]) -> Did:

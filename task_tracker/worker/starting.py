@@ -7,7 +7,6 @@ what the code does.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -16,28 +15,22 @@ from task_tracker.errors import SettingsError
 from task_tracker.handlers import Handler
 from task_tracker.records import TaskRecord
 from task_tracker.worker.calls import Calls, Kept
-from task_tracker.worker.context import BlockingTaskContext, Parts, TaskContext, entered
+from task_tracker.worker.context import BlockingTaskContext, TaskContext, entered
 from task_tracker.worker.importing import Imports
-from task_tracker.worker.outcomes import Failed, Interrupted, Outcome, Raised, error_text
+from task_tracker.worker.outcomes import Failed, Interrupted, Raised, error_text
+from task_tracker.worker.parts import Parts
 from task_tracker.worker.running import CoroutineRun, HandlerRun, ThreadRun, is_async
 from task_tracker.worker.transactions import HookTransaction
 
-__all__ = ["Prepared", "Starter"]
+__all__ = ["Starter"]
 
 _log = logging.getLogger("task_tracker")
 
 _SLOW_IMPORT_PAUSE_SECONDS: Final = 30.0
+Function = Callable[..., Any]
+
 _FOREIGN_HOOKS: Final = 4
 """Hooks for tasks of other workers that run at once."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Prepared:
-    """A function, and what it is called with beside its context."""
-
-    function: Callable[..., Any]
-    argument: object
-    cleanup_seconds: float
 
 
 class Called(NamedTuple):
@@ -70,31 +63,30 @@ class Starter:
         """How much goes on although nobody waits for it."""
         return len(self._left_behind)
 
-    async def prepare(
-        self, handler: Handler, record: TaskRecord, told: asyncio.Event
-    ) -> Prepared | Outcome | None:
-        """Return what is to be called for ``record``, or how the attempt ends since that cannot be.
+    async def imported(
+        self, handler: Handler, task_id: str, told: asyncio.Event
+    ) -> Function | Failed | Interrupted | None:
+        """Return the function of ``handler``, or how the attempt ends since there is none.
 
         None if ``told`` was set while it was imported. Raises NoThread.
         """
         try:
-            function = await self._imports.handler(handler, told)
+            return await self._imports.handler(handler, told)
         except TimeoutError as error:
-            _log.warning("task %s is given back: %s", record.task_id, error, extra={"event": "import_slow"})
+            _log.warning("task %s is given back: %s", task_id, error, extra={"event": "import_slow"})
             return Interrupted(began=False, after=_SLOW_IMPORT_PAUSE_SECONDS)
         except SettingsError as error:
             return Failed(error_text(error), "handler_unavailable", may_retry=True)
-        if function is None:
-            return None
+
+    def start(
+        self, handler: Handler, function: Function, record: TaskRecord, parts: Parts
+    ) -> HandlerRun | Failed:
+        """Start a handler, or return how the attempt ends since it cannot be. Raises NoThread, unless it is async."""
         try:
             payload = handler.parse(record.payload_json)
         except BaseException as error:  # noqa: BLE001  # validators are users' code
             return Failed(error_text(error), "invalid_payload")
-        return Prepared(function, payload, handler.cleanup_seconds)
-
-    def start(self, prepared: Prepared, parts: Parts) -> HandlerRun:
-        """Start a handler. Raises NoThread."""
-        return self._start(prepared.function, prepared.argument, parts, self.handler_calls)
+        return self._start(function, payload, parts, self.handler_calls)
 
     async def call_hook(
         self,
@@ -114,15 +106,15 @@ class Starter:
         if hook is None:
             return Called()
         threads = self._foreign_hook_calls if foreign else self._hook_calls
-        run = self._start(hook, record, parts._replace(is_ending=True, hook=transaction), threads)
+        run = self._start(hook, record, parts, threads, transaction)
         try:
             await asyncio.wait({run.ended}, timeout=seconds)
         finally:
             run.stop()  # does nothing to one that has ended
             self.leave(run)
-        if not run.ended.done():
+        did = run.did
+        if did is None:
             return Called(f"on_failure did not end within {seconds:g} seconds", run)
-        did = run.ended.result()
         if not isinstance(did, Raised):
             return Called()
         if not did.began:
@@ -131,7 +123,7 @@ class Starter:
 
     def leave(self, run: HandlerRun) -> None:
         """Count ``run`` until it ends, if it has not."""
-        if not run.ended.done():
+        if run.did is None:
             self._left_behind.add(run)
             run.ended.add_done_callback(lambda _: self._left_behind.discard(run))
 
@@ -142,11 +134,16 @@ class Starter:
         self._foreign_hook_calls.end()
 
     def _start(
-        self, function: Callable[..., Any], argument: object, parts: Parts, threads: Calls
+        self,
+        function: Function,
+        argument: object,
+        parts: Parts,
+        threads: Calls,
+        transaction: HookTransaction | None = None,
     ) -> HandlerRun:
         if is_async(function):
-            context = TaskContext(parts)
+            context = TaskContext(parts, transaction)
             name = f"task {context.key.task_id}"
             return CoroutineRun(lambda: function(context, argument), name, entered(context), self._kept)
-        blocking = BlockingTaskContext(parts)
+        blocking = BlockingTaskContext(parts, transaction)
         return ThreadRun(lambda: function(blocking, argument), entered(blocking), threads)

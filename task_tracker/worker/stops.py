@@ -53,13 +53,13 @@ class StopSignal:
         with self._lock:
             if self._reason is None or reason is StopReason.LOST:
                 self._reason = reason
-            self.wake()
+            self._wake()
 
     def end(self) -> None:
         """The attempt is over: whoever still works on it is refused."""
         with self._lock:
             self._over = True
-            self.wake()
+            self._wake()
 
     def check_lease(self) -> None:
         """Raise LeaseLost if nothing is to be written any more: the lease is lost, or the attempt is over."""
@@ -96,8 +96,11 @@ class StopSignal:
     def wake(self) -> None:
         """Have whoever waits look."""
         with self._lock:
-            if self._awaited is not None:
-                self._awaited.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._awaited is not None:
+            self._awaited.notify_all()
 
     def pause(self, seconds: float) -> None:
         """Block this thread for ``seconds``, or until the handler is to stop."""

@@ -63,6 +63,42 @@ def test_a_handler_that_is_out_of_time_cleans_up_before_its_slot_is_free(clock: 
 
 
 @both
+def test_each_of_several_is_told_at_its_own_time(clock: FakeClock, sync: bool) -> None:
+    """Whichever began first, and whatever has ended meanwhile; one that begins when all are over has its time too."""
+    seconds = {"slow": 30.0, "fast": 10.0, "done": 5.0, "also slow": 30.0}
+    gate = Gate()
+
+    async def main() -> None:
+        bench = Bench(clock)
+        for task_type, timeout_seconds in seconds.items():
+            bench.handler(task_type, sync=sync, timeout_seconds=timeout_seconds, cleanup_seconds=0.0)
+        passes = gate.pass_in_thread if sync else gate.pass_on_loop
+        bodies = dict.fromkeys(seconds, until_told if sync else for_ever) | {"done": lambda _: passes()}
+        attempts = {
+            task_type: await bench.begin(bench.claim(bodies[task_type], task_type)) for task_type in seconds
+        }
+        gate.opened.set()
+        assert isinstance((await attempts["done"]).outcome, Done)
+        await bench.advance(9.0)
+        assert not any(attempts[task_type].done() for task_type in seconds if task_type != "done")
+        await bench.advance(1.0)
+        assert (await attempts["fast"]).outcome == TimedOut(10.0)
+        await bench.advance(19.0)
+        assert not attempts["slow"].done()
+        await bench.advance(1.0)
+        for task_type in ("slow", "also slow"):
+            assert (await attempts[task_type]).outcome == TimedOut(30.0)
+        last = await bench.begin(bench.claim(bodies["fast"], "fast"))
+        await bench.advance(9.0)
+        assert not last.done()
+        await bench.advance(1.0)
+        assert (await last).outcome == TimedOut(10.0)
+        await bench.close()
+
+    run(clock, main())
+
+
+@both
 def test_a_result_that_comes_after_the_time_does_not_count(clock: FakeClock, sync: bool) -> None:
     """[D057] Who is out of time cannot complete the task any more."""
 

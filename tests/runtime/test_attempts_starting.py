@@ -11,12 +11,11 @@ import pytest
 
 from task_tracker.handlers import Handler
 from task_tracker.testing import FakeClock
-from task_tracker.worker import Fail, TaskContext
-from task_tracker.worker import executor as executor_module
+from task_tracker.worker import Fail, TaskContext, launching
 from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Interrupted, RetryAt, TimedOut
 from task_tracker.worker.retrying import attempts_used
 from tests.runtime.attempting import HANDLING, OWNER, Bench, Gate, for_ever, run, until
-from tests.runtime.handling import BODIES
+from tests.runtime.handling import BEGUN, BODIES
 
 LOAD = Handler.load
 LOAD_ON_FAILURE = Handler.load_on_failure
@@ -232,7 +231,7 @@ def test_what_breaks_in_the_worker_ends_the_attempt_under_its_lease(
     def broken(*_: object, **__: object) -> Any:
         raise OverflowError("timeout doesn't fit into C timeval")
 
-    monkeypatch.setattr(executor_module, "Supervision", broken)
+    monkeypatch.setattr(launching, "Supervision", broken)
 
     async def main() -> None:
         bench = Bench(clock)
@@ -249,3 +248,94 @@ def test_what_breaks_in_the_worker_ends_the_attempt_under_its_lease(
 
     run(clock, main())
     assert "doesn't fit" in caplog.text
+
+
+# ---- what begins at once -----------------------------------------------------------------------------
+
+
+def test_a_coroutine_that_was_imported_begins_in_the_next_turn_of_the_loop(clock: FakeClock) -> None:
+    """Who starts several waits for one turn between them, so that one that blocks the loop has no others behind it."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+        claimed = bench.claim(done)
+        attempt = asyncio.create_task(bench.executor.see_through(bench.executor.begin(*claimed)))
+        assert claimed[0].key.task_id not in BEGUN, "nothing of it has run in the code that starts it"
+        await asyncio.sleep(0)
+        assert claimed[0].key.task_id in BEGUN
+        assert isinstance((await attempt).outcome, Done)
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_one_that_is_told_to_stop_before_that_turn_does_not_begin(clock: FakeClock) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+        claimed = bench.claim(done)
+        begun = bench.executor.begin(*claimed)
+        bench.executor.interrupt_one(claimed[0])
+        ended = await bench.executor.see_through(begun)
+        assert ended.outcome == Interrupted(began=False)
+        assert claimed[0].key.task_id not in BEGUN
+        assert bench.stored(claimed[0]).status == "pending"
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_what_breaks_there_fails_the_task(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise OverflowError("timeout doesn't fit into C timeval")
+
+    monkeypatch.setattr(launching, "Supervision", broken)
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+        ended = await bench.attempt(for_ever)
+        assert isinstance(ended.outcome, Failed)
+        assert ended.outcome.error_code == "internal_error"
+        await until(lambda: not bench.executor.left_behind)
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_payload_that_is_refused_there_fails_the_task(clock: FakeClock) -> None:
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler(payload=int)
+        bench.registry.check()
+        ended = await bench.attempt(done)
+        assert isinstance(ended.outcome, Failed)
+        assert ended.outcome.error_code == "invalid_payload"
+        assert not bench.executor.running
+        await bench.close()
+
+    run(clock, main())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="since Python 3.12")
+def test_a_loop_that_begins_tasks_as_they_are_made_will_do(clock: FakeClock) -> None:
+    async def pauses(_: TaskContext) -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+        for body in (done, pauses):
+            assert isinstance((await bench.attempt(body)).outcome, Done)
+        await bench.rest()
+        assert len(bench.executor._kept) == 0
+        await bench.close()
+
+    run(clock, main())

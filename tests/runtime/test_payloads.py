@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from task_tracker import HandlerRegistry, InvalidPayload, SettingsError
 from task_tracker.handlers import Handler
+from task_tracker.worker import TaskContext
+from tests.core.support import OWNER
+from tests.runtime.workers import Crew
 
 
 def handler(model: Any) -> Handler:
@@ -125,3 +129,30 @@ def test_an_unfinished_model_is_the_programs_mistake_and_not_the_payloads() -> N
 
     with pytest.raises(SettingsError, match="is nothing that pydantic can check"):
         handler(Unfinished).encode({"other": 1})
+
+
+# ---- where they are checked ----------------------------------------------------------------------------
+
+_checked: ContextVar[tuple[int, ...]] = ContextVar("_checked", default=())
+
+
+def _check(number: int) -> int:
+    _checked.set((*_checked.get(), number))
+    return number
+
+
+async def numbers_checked(_: TaskContext, __: int) -> tuple[int, ...]:
+    return _checked.get()
+
+
+def test_what_a_check_leaves_in_context_variables_is_seen_by_its_handler_only(crew: Crew) -> None:
+    """The attempts of a worker are begun by one piece of code, which has nothing of one of them in those of others."""
+    handlers = HandlerRegistry()
+    model = Annotated[int, AfterValidator(_check)]
+    handlers.register("number", handler=f"{__name__}:numbers_checked", payload=model)
+    handlers.check()
+    tracker = crew.tracker(handlers)
+    submit = copy_context().run  # which checks them too
+    tasks = [submit(tracker.submit, "number", number, **OWNER).record for number in (1, 2, 3)]
+    assert crew.worker(tracker).run_once() == 3
+    assert [crew.seen(task).result for task in tasks] == [[1], [2], [3]]

@@ -9,9 +9,11 @@ import pytest
 from stores import InMemoryTaskStore
 from task_tracker import HandlerRegistry
 from task_tracker.clock import SYSTEM_CLOCK
-from task_tracker.store import Query
+from task_tracker.store import Lease, Query, Stored
 from task_tracker.worker import crew as crew_module
 from task_tracker.worker import shift
+from task_tracker.worker.executor import Executor
+from task_tracker.worker.finishing import UnderWay
 from tests.core.support import OWNER, PATIENCE
 from tests.runtime.work import WORK, registry, until, wait_for
 from tests.runtime.workers import BEAT, LEASE, Crew, InThread, network
@@ -108,3 +110,27 @@ def test_a_claim_that_comes_back_to_a_blocked_loop_goes_to_others(crew: Crew) ->
         WORK.open("the loop")
         assert crew.wait_ended(blocking).status == "completed"
     assert sorted(WORK.begun) == sorted([blocking.task_id, late.task_id])
+
+
+# ---- an attempt that breaks --------------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_breaks_as_it_begins_costs_neither_its_slot_nor_the_worker(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = crew.submit("note"), crew.submit("note")
+    begin = Executor.begin
+    broken: list[Lease] = []
+
+    def breaks_once(self: Executor, lease: Lease, stored: Stored) -> UnderWay:
+        if not broken:
+            broken.append(lease)
+            raise AttributeError("a mistake")
+        return begin(self, lease, stored)
+
+    monkeypatch.setattr(Executor, "begin", breaks_once)
+    worker = crew.worker(concurrency=1)
+    assert worker.run_once() == 2
+    assert crew.seen(first).status == "running", "for the rescuers"
+    assert crew.seen(second).status == "completed"
+    assert f"the attempt at task {first.task_id} broke" in caplog.text
