@@ -25,14 +25,16 @@ from typing import Any, NamedTuple
 OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
 TASKS = 1000
 WARM_UP = 20
-CONCURRENCY = 10
-"""Attempts at once on PostgreSQL, of each side: what pgqueuer takes at once by itself."""
+CONCURRENCY = 40
+"""Attempts at once on PostgreSQL, of each side; pgqueuer has no limit by itself, and takes ten in one step."""
 SECONDS = 300.0
+HUEY_SECONDS = 0.05, 0.1
+"""Between two looks of huey's consumer: what the worker here does. By itself it pauses for 0.1 to 10 s."""
 _LOOK_SECONDS = 0.0005
 _MADE_SECONDS = 1.0
 """In which pgqueuer has made the rest of its tables."""
-HUEY_SECONDS = 0.01, 0.1
-"""Between two looks of huey's consumer, which pauses for 0.1 to 10 s by itself: that is not what is measured."""
+_SETTLED_SECONDS = 1.0
+"""In which a worker has done what it does when it begins."""
 
 _MAIN = "import sys; from benchmarks.live import main; main(*sys.argv[1:])"
 
@@ -65,13 +67,13 @@ class Side(NamedTuple):
     submitter: Callable[[str], AbstractAsyncContextManager[Submitter]]
 
 
-def live(side: str, where: str, path: str = "") -> Life:
+def live(side: str, where: str, path: str = "", *, tasks: int = TASKS) -> Life:
     """Have ``side`` do it once; ``path`` is where its packages are. ``worked`` is what came after the last submit."""
     mine, its = os.pipe()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, os.getcwd()]))}
 
     def command(role: str, pipe: int) -> list[str]:
-        return [sys.executable, "-c", _MAIN, role, side, where, str(pipe)]
+        return [sys.executable, "-c", _MAIN, role, side, where, str(tasks), str(pipe)]
 
     worker = subprocess.Popen(command("work", its), pass_fds=[its], env=environment)
     os.close(its)
@@ -95,19 +97,19 @@ def live(side: str, where: str, path: str = "") -> Life:
 # ---- in the processes of a side --------------------------------------------------------------------------
 
 
-def main(role: str, name: str, where: str, pipe: str) -> None:
-    """Work, or submit and print the times."""
+def main(role: str, name: str, where: str, number: str, pipe: str) -> None:
+    """Work, or submit that many tasks and print the times."""
     logging.disable(logging.CRITICAL)
-    side = SIDES[name]
+    side, tasks = SIDES[name], int(number)
     if role == "submit":
-        print(json.dumps(asyncio.run(_submit(side, where, int(pipe)))))  # the answer
+        print(json.dumps(asyncio.run(_submit(side, where, tasks, int(pipe)))))  # the answer
         return
     count = 0
 
     def begun() -> None:
         nonlocal count
         count += 1
-        if count in (WARM_UP, WARM_UP + TASKS):
+        if count in (WARM_UP, WARM_UP + tasks):
             os.write(int(pipe), b"!")
 
     global _begun  # noqa: PLW0603  # of this process, which does nothing else
@@ -115,17 +117,18 @@ def main(role: str, name: str, where: str, pipe: str) -> None:
     side.work(where)
 
 
-async def _submit(side: Side, where: str, pipe: int) -> Life:
+async def _submit(side: Side, where: str, number: int, pipe: int) -> Life:
     async with side.submitter(where) as submitter:
-        await _until_ended(submitter, [await submitter.submit(number) for number in range(WARM_UP)], pipe)
+        await _until_ended(submitter, [await submitter.submit(one) for one in range(WARM_UP)], pipe)
+        await asyncio.sleep(_SETTLED_SECONDS)
         started = time.perf_counter()
-        tasks = [await submitter.submit(number) for number in range(TASKS)]
+        tasks = [await submitter.submit(one) for one in range(number)]
         submitted = time.perf_counter()
         await _until_ended(submitter, tasks[-WARM_UP:], pipe)
         ended = time.perf_counter()
 
         async def all_have() -> bool:
-            return await submitter.ended() >= WARM_UP + TASKS
+            return await submitter.ended() >= WARM_UP + number
 
         await _until(all_have)
     return Life(submitted - started, ended - submitted)

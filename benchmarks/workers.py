@@ -35,6 +35,8 @@ from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 
 TASKS = 1000
+MORE_TASKS = 5000
+"""huey lists all that waits whenever it takes a task, so it is slower the more wait."""
 ROUNDS = 4
 PICK_UPS = 60
 WORKERS = 4
@@ -87,18 +89,10 @@ def _life(disk: Path, base: Path, where: str, target: float | None) -> list[Row]
     except (OSError, subprocess.SubprocessError, ImportError) as error:
         return [Row(f"no figures for {PEER}: it cannot be installed here ({error!r:.60})", 0.0, "")]
     packages = str(Path(huey.__file__).parent.parent)
-    lived = _in_turn(
-        base,
-        lambda root: live.live("lease", str(root)),
-        lambda root: live.live("huey", str(root), packages),
-    )
+    lived = [_live(base, packages, where, tasks, target) for tasks in (TASKS, MORE_TASKS)]
     alone = _in_turn(base, _ours, lambda root: _theirs(huey, root))
     return [
-        _compared(
-            f"{live.TASKS:,} no-op tasks live, submit to end, one worker / huey's file storage, {where}",
-            [(mine.all, its.all) for mine, its in lived],
-            target,
-        ),
+        *lived,
         _compared(
             f"the same in one process, huey in a bare loop, {where}",
             [(mine.all, its.all) for mine, its in alone],
@@ -108,6 +102,20 @@ def _life(disk: Path, base: Path, where: str, target: float | None) -> list[Row]
             [(mine.worked, its.worked) for mine, its in alone],
         ),
     ]
+
+
+def _live(base: Path, packages: str, where: str, tasks: int, target: float | None) -> Row:
+    lives = _in_turn(
+        base,
+        lambda root: live.live("lease", str(root), tasks=tasks),
+        lambda root: live.live("huey", str(root), packages, tasks=tasks),
+    )
+    return _compared(
+        f"{tasks:,} no-op tasks live, submit to end, one worker / huey's file storage, {where}",
+        [(mine.all, its.all) for mine, its in lives],
+        target,
+        tasks,
+    )
 
 
 def _in_turn(
@@ -122,8 +130,10 @@ def _in_turn(
     return [*zip(*lives, strict=True)]
 
 
-def _compared(what: str, pairs: list[tuple[float, float]], target: float | None = None) -> Row:
-    mine, its = (statistics.median(times) / TASKS * 1e6 for times in zip(*pairs, strict=True))
+def _compared(
+    what: str, pairs: list[tuple[float, float]], target: float | None = None, tasks: int = TASKS
+) -> Row:
+    mine, its = (statistics.median(times) / tasks * 1e6 for times in zip(*pairs, strict=True))
     return Row(
         what,
         statistics.median(one / other for one, other in pairs),
