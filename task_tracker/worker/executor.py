@@ -167,8 +167,10 @@ class Executor:
         A handler that takes neither an import nor a thread begins in the loop's next turn, before that task does: if it
         is short it has ended by then, and nobody has to be woken for it.
         """
-        attempt = self._begin(lease, stored)
-        attempt.began_at = self._clock.monotonic()
+        attempt = self._add(lease, stored)
+        # Before its handler begins, whose first step may have the task cancelled.
+        attempt.look = partial(self._look_for_wish, lease)
+        self._access.changes.add(lease.key, attempt.look)
         if self._hooks.are_there:
             waited = max(0.0, self._clock.now() - stored.record.created_at)
             self._hooks.tell("attempt_started", stored.record, seconds=waited)
@@ -180,14 +182,10 @@ class Executor:
 
     async def see_through(self, attempt: UnderWay) -> Ended:
         """Do the second half of :meth:`execute`."""
-        lease = attempt.lease
-        look = partial(self._look_for_wish, lease)
-        self._access.changes.add(lease.key, look)
         try:
             ended = await self._finisher.finish(attempt, await self._outcome(attempt))
         finally:
-            self._access.changes.remove(lease.key, look)
-            self._finish(attempt)
+            self._remove(attempt)
         if self._hooks.are_there:
             self._hooks.tell(
                 "attempt_ended",
@@ -199,12 +197,12 @@ class Executor:
 
     async def settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
         """Write ``outcome`` of an attempt that did not run here, under a lease that was taken over, say."""
-        attempt = self._begin(lease, stored)
+        attempt = self._add(lease, stored)
         attempt.is_foreign = True
         try:
             return await self._finisher.finish(attempt, outcome)
         finally:
-            self._finish(attempt)
+            self._remove(attempt)
 
     def notice(self, lease: Lease) -> None:
         """Look at ``lease``: it may be lost, or its task is to be cancelled. From any thread."""
@@ -251,9 +249,9 @@ class Executor:
         self._submit_calls.end()
         self._begin_calls.end()
 
-    # ---- begin ---------------------------------------------------------------------------------------
+    # ---- what is under way -----------------------------------------------------------------------------
 
-    def _begin(self, lease: Lease, stored: Stored) -> UnderWay:
+    def _add(self, lease: Lease, stored: Stored) -> UnderWay:
         self._loop = asyncio.get_running_loop()
         holding = self.holdings.current(lease.key)
         if (holding is None or holding.lease is not lease) and not lease.lost.is_set():
@@ -264,13 +262,15 @@ class Executor:
         handler = self._registry.get(stored.record.task_type, stored.record.handler_version or 0)
         signal = StopSignal(lease, self._clock, cancellable=handler is None or handler.cancellable)
         parts = Parts(self._around, record, signal, self._loop)
-        attempt = UnderWay(lease, record, handler, signal, parts)
+        attempt = UnderWay(lease, record, handler, signal, parts, self._clock.monotonic())
         self._running[lease] = attempt
         if self._is_interrupted:
             attempt.stop(StopReason.SHUTDOWN)
         return attempt
 
-    def _finish(self, attempt: UnderWay) -> None:
+    def _remove(self, attempt: UnderWay) -> None:
+        if attempt.look is not None:
+            self._access.changes.remove(attempt.lease.key, attempt.look)
         attempt.signal.end()
         self._running.pop(attempt.lease, None)
         if attempt.run is not None and attempt.run.did is None:

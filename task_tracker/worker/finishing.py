@@ -59,8 +59,10 @@ class UnderWay:
     handler: Handler | None
     signal: StopSignal
     parts: Parts
-    began_at: float = 0.0
+    began_at: float
     """By the monotonic clock."""
+    look: Callable[[], None] | None = None
+    """Called when this process has written its record; None if nobody looks then."""
     run: HandlerRun | None = None
     supervision: Supervision | None = None
     """From the start of its handler."""

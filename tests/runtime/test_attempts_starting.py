@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stores.files.lease.store import LeaseTaskStore
 from task_tracker.handlers import Handler
 from task_tracker.testing import FakeClock
 from task_tracker.worker import Fail, TaskContext, launching
@@ -283,6 +285,44 @@ def test_one_that_is_told_to_stop_before_that_turn_does_not_begin(clock: FakeClo
         assert ended.outcome == Interrupted(began=False)
         assert claimed[0].key.task_id not in BEGUN
         assert bench.stored(claimed[0]).status == "pending"
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_one_that_was_cancelled_before_it_was_begun_does_not_begin(clock: FakeClock) -> None:
+    """A heartbeat may have heard of it while the task waited for its turn."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+        claimed = bench.claim(done)
+        claimed[0].cancel_requested.set()
+        attempt = asyncio.create_task(bench.executor.see_through(bench.executor.begin(*claimed)))
+        assert (await attempt).outcome == CancelledOutcome()
+        assert claimed[0].key.task_id not in BEGUN
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_cancel_in_its_first_step_is_heard(clock: FakeClock, tmp_path: Path) -> None:
+    """That step comes before the task that sees the attempt through, and files tell a holder in heartbeats only."""
+
+    async def main() -> None:
+        bench = Bench(clock, LeaseTaskStore(tmp_path, shards=1, durability="none", clock=clock))
+        bench.handler()
+        bench.registry.check()
+
+        async def cancels_itself(ctx: TaskContext) -> None:
+            bench.tracker.cancel(ctx.key.task_id, **OWNER)
+            await for_ever(ctx)
+
+        claimed = bench.claim(cancels_itself)
+        attempt = asyncio.create_task(bench.executor.see_through(bench.executor.begin(*claimed)))
+        await until(attempt.done)
+        assert (await attempt).outcome == CancelledOutcome()
         await bench.close()
 
     run(clock, main())
