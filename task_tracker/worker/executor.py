@@ -90,7 +90,6 @@ class Executor:
         self._store = _leases_of(tracker)
         self._clock = tracker.clock
         self._registry = registry
-        self._resources = resources
         if holdings is None:
             terms = self._store.lease_seconds, self._store.heartbeat_seconds
             holdings = Holdings(self._clock, lease_seconds=terms[0], heartbeat_seconds=terms[1])
@@ -104,19 +103,18 @@ class Executor:
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking, short=True)
         # Threads even where the store needs none: a wake-up may go over a network.
         self._submit_calls = Calls(_STORE_CALLS)
-        self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
         self._sizes = tracker.sizes
         self._begin_calls = Calls(BEGINNING_AT_ONCE, blocking=self._store.blocking)
         self._around = Surroundings(
-            self._store,
-            self._resources,
-            self._store_calls,
-            self._begin_calls,
-            self._submitter,
-            self._submit_calls,
-            self._sizes,
-            self._kept,
-            self._clock,
+            store=self._store,
+            resources=resources,
+            store_calls=self._store_calls,
+            begin_calls=self._begin_calls,
+            submitter=Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes),
+            submit_calls=self._submit_calls,
+            sizes=self._sizes,
+            kept=self._kept,
+            clock=self._clock,
         )
         self._finisher = Finisher(
             self._starter,
