@@ -18,10 +18,10 @@ from task_tracker.handlers import HandlerRegistry
 from task_tracker.records import TaskRecord
 from task_tracker.store import Lease, Stored
 from task_tracker.worker.executor import Executor
-from task_tracker.worker.finishing import UnderWay
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.running import Did
 from task_tracker.worker.slots import Slots
+from task_tracker.worker.under_way import UnderWay
 
 __all__ = ["Crew"]
 

@@ -26,7 +26,7 @@ from task_tracker.tracker import TaskTracker
 from task_tracker.worker.attempts import AttemptRecord
 from task_tracker.worker.calls import After, Calls, Kept
 from task_tracker.worker.ends import Ends
-from task_tracker.worker.finishing import Ended, Finisher, UnderWay
+from task_tracker.worker.finishing import Ended, Finisher
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.launching import Launcher
 from task_tracker.worker.options import check_seconds
@@ -47,6 +47,7 @@ from task_tracker.worker.starting import Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision, Timeouts
 from task_tracker.worker.transactions import BEGINNING_AT_ONCE
+from task_tracker.worker.under_way import UnderWay
 
 __all__ = ["Ended", "Executor"]
 
