@@ -162,6 +162,19 @@ def test_in_a_transaction(connection: BoundedConnection) -> None:
     assert prepared(connection) == 1
 
 
+def test_what_was_prepared_outlasts_a_transaction_that_is_undone(connection: BoundedConnection) -> None:
+    """The driver would have the server forget all plans, since it has prepared something of its own."""
+    often(connection, b"SELECT %(it)s::bigint", {"it": 1})
+    for _ in range(AFTER + 2):
+        connection.execute(b"BEGIN; SET LOCAL statement_timeout = 0")
+        connection.execute(b"COMMIT")
+    connection.execute(b"BEGIN; SET LOCAL statement_timeout = 0")
+    connection.roll_back()
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert ask(connection, b"SELECT %(it)s::bigint", {"it": 2}) == ([(2,)], 1)
+    assert prepared(connection) == 2
+
+
 def test_in_a_pipeline_the_driver_sends_it(connection: BoundedConnection) -> None:
     often(connection, b"SELECT %(it)s::bigint", {"it": 1})
     with connection.pipeline():
