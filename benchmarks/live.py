@@ -2,8 +2,10 @@
 
 What is compared is what somebody has who follows the documentation of either: huey's consumer, procrastinate's and
 pgqueuer's workers, and the worker of this library, in a process of its own that looks for work, renews and tidies up as
-it does by itself. The clock starts with the first submit and stops when all tasks have ended. Submitter and worker are
-processes of their own (:func:`main`), since the other queues need what this project does not.
+it does by itself. Two settings are made the same on both sides, since they would decide the rest: how long huey's
+consumer pauses between two looks, and how many attempts there are at once on PostgreSQL. The clock starts with the
+first submit and stops when all tasks have begun and the last of them have ended. Submitter and worker are processes of
+their own (:func:`main`), since the other queues need what this project does not.
 """
 
 from __future__ import annotations
@@ -38,7 +40,13 @@ _SETTLED_SECONDS = 1.0
 
 _MAIN = "import sys; from benchmarks.live import main; main(*sys.argv[1:])"
 
-_begun: Callable[[], None] = lambda: None  # noqa: E731  # handlers call it, of which each is a function of a module
+
+def _uncounted() -> None:
+    """Outside of a worker's process nobody counts."""
+
+
+_begun: Callable[[], None] = _uncounted
+"""What each handler calls. Of the module, since this library finds a handler by its name and gives it nothing else."""
 
 
 class Life(NamedTuple):
@@ -124,7 +132,7 @@ async def _submit(side: Side, where: str, number: int, pipe: int) -> Life:
         started = time.perf_counter()
         tasks = [await submitter.submit(one) for one in range(number)]
         submitted = time.perf_counter()
-        await _until_ended(submitter, tasks[-WARM_UP:], pipe)
+        await _until_ended(submitter, tasks[-CONCURRENCY:], pipe)
         ended = time.perf_counter()
 
         async def all_have() -> bool:
@@ -135,7 +143,10 @@ async def _submit(side: Side, where: str, number: int, pipe: int) -> Life:
 
 
 async def _until_ended(submitter: Submitter, tasks: list[Any], pipe: int) -> None:
-    """Return once all have begun, of which the worker tells, and the last of them, ``tasks``, have ended."""
+    """Return once all have begun, of which the worker tells, and the last of them, ``tasks``, have ended.
+
+    No more than :data:`CONCURRENCY` run at once, so that these are the ones that may not have.
+    """
     assert os.read(pipe, 1), "the worker has ended"
     for task in tasks:
         await _until(partial(submitter.has_ended, task))

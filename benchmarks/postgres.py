@@ -181,19 +181,25 @@ def _against_peers(disk: Path, dsn: str, commit: str) -> list[Row]:
         {
             "here": lambda: _ours(dsn, commit),
             "procrastinate": lambda: _theirs(place, "procrastinate", dsn, commit, live.CONCURRENCY),
-            "pgqueuer": lambda: _theirs(place, "pgqueuer", dsn, commit, 0),
+            "pgqueuer": lambda: _theirs(place, "pgqueuer", dsn, commit, 0),  # no limit, as it has by itself
         }
     )
     return [
         *(
             _compared(
-                lived, name, f"{live.TASKS:,} no-op tasks live, one worker / {name}, {commit}", MOST_OF_PEER
+                lived,
+                name,
+                f"{TASKS:,} no-op tasks live, one worker / {name}, synchronous_commit {commit}",
+                MOST_OF_PEER,
             )
             for name in PEER_NAMES
         ),
         *(
             _compared(
-                alone, name, f"the same, all submitted before the first is worked off / {name}, {commit}"
+                alone,
+                name,
+                "the same, all submitted before the first is worked off "
+                f"/ {name}, synchronous_commit {commit}",
             )
             for name in PEER_NAMES
         ),

@@ -94,7 +94,7 @@ def _life(disk: Path, base: Path, where: str, target: float | None) -> list[Row]
     return [
         *lived,
         _compared(
-            f"the same in one process, huey in a bare loop, {where}",
+            f"{TASKS:,} no-op tasks in one process, huey in a bare loop, {where}",
             [(mine.all, its.all) for mine, its in alone],
         ),
         _compared(

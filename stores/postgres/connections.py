@@ -78,6 +78,17 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
         cursor = self.execute(statement, params)
         return cursor.fetchall() if rows else [], cursor.rowcount
 
+    def roll_back(self) -> None:
+        """Undo the transaction. Raises psycopg.Error, among them TooLong.
+
+        A driver that has prepared anything (a COMMIT that came often, say) has the server forget all plans once one of
+        its cursors sees a ROLLBACK, also those that it knows nothing of. So none sees it.
+        """
+        if self._statements is None:
+            self.execute(b"ROLLBACK")
+        else:
+            self._statements.send(b"ROLLBACK", self.patience_seconds)
+
     def wait(self, gen: Generator[Any, Any, _T], *args: Any, **kwargs: Any) -> _T:
         """Wait as the driver does, but not for ever. Raises TooLong."""
         return super().wait(_bounded(gen, SYSTEM_CLOCK.monotonic() + self.patience_seconds), *args, **kwargs)

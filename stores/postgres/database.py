@@ -121,7 +121,7 @@ class Session:
         except BaseException:
             # If this fails too the connection is thrown away, and the server undoes it.
             with contextlib.suppress(psycopg.Error):
-                self.connection.execute(b"ROLLBACK")
+                self.connection.roll_back()
             raise
         else:
             self.connection.execute(b"COMMIT")

@@ -16,9 +16,10 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import abc, errors
+from psycopg import abc
 from psycopg.adapt import Transformer
-from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from stores.postgres.trouble import TooLong
@@ -81,15 +82,17 @@ def _of_integer(value: int) -> bytes:
     return b"%d" % value
 
 
+_number_of: Final = psycopg.adapters.types.get_oid
+
 _WRITERS: Final[Mapping[type, tuple[int, int, Callable[[Any], bytes | None]]]] = {
     type(None): (0, _TEXT, lambda _: None),
     str: (0, _TEXT, _of_text),
-    int: (20, _TEXT, _of_integer),
-    bool: (16, _TEXT, lambda value: b"t" if value else b"f"),
-    float: (701, _TEXT, lambda value: repr(value).encode()),
-    bytes: (17, _BINARY, lambda value: value),
+    int: (_number_of("int8"), _TEXT, _of_integer),
+    bool: (_number_of("bool"), _TEXT, lambda value: b"t" if value else b"f"),
+    float: (_number_of("float8"), _TEXT, lambda value: repr(value).encode()),
+    bytes: (_number_of("bytea"), _BINARY, lambda value: value),
 }
-"""By type, exactly: the type's number in pg_type, the format, how a value is written."""
+"""By type, exactly: the number of the server's type (0: it is to find out), the format, how a value is written."""
 
 
 class _Plan:
@@ -148,6 +151,14 @@ class PreparedStatements:
             result = self._answer(pgconn, deadline)
         return self._rows(plan, result), result.command_tuples or 0
 
+    def send(self, command: bytes, patience_seconds: float) -> None:
+        """Run a command as it is. Raises psycopg.Error, among them TooLong."""
+        pgconn = self._connection.pgconn
+        deadline = SYSTEM_CLOCK.monotonic() + patience_seconds
+        with self._connection.lock:
+            pgconn.send_query(command)
+            self._answer(pgconn, deadline)
+
     def _way(self, statement: bytes, kinds: tuple[type, ...]) -> _Way | None:
         """Return how to send a statement; None if it has not come often enough, or has values for the driver."""
         key = statement, kinds
@@ -202,7 +213,7 @@ class PreparedStatements:
         if result is None:
             raise psycopg.OperationalError("the server has sent no answer")
         if result.status not in _DONE:
-            raise _error_of(result)
+            raise error_from_result(result)
         return result
 
     def _ready(self, pgconn: PGconn, wanted: int, deadline: float) -> int:
@@ -219,14 +230,3 @@ class PreparedStatements:
         if not found:
             raise TooLong("the server does not answer")
         return found[0][1] & (_READABLE | select.POLLOUT) or _READABLE  # an error shows when it is read
-
-
-def _error_of(result: PGresult) -> psycopg.Error:
-    """Return what the driver would raise."""
-    state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
-    try:
-        kind = errors.lookup(state)
-    except KeyError:
-        kind = psycopg.DatabaseError
-    said = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message or b"no message"
-    return kind(said.decode("utf-8", "replace"), info=result)

@@ -18,10 +18,10 @@ from task_tracker.handlers import HandlerRegistry
 from task_tracker.records import TaskRecord
 from task_tracker.store import Lease, Stored
 from task_tracker.worker.executor import Executor
-from task_tracker.worker.finishing import UnderWay
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.running import Did
 from task_tracker.worker.slots import Slots
+from task_tracker.worker.under_way import UnderWay
 
 __all__ = ["Crew"]
 
@@ -43,7 +43,7 @@ class _Attempt:
     record: TaskRecord
     since: float
     under_way: UnderWay | None = None
-    """From when it was begun; None as well if that broke."""
+    """None until it was begun, and if that broke."""
     task: asyncio.Task[None] | None = None
 
 
@@ -113,9 +113,8 @@ class Crew:
         attempt = _Attempt(lease, stored.record, self._clock.monotonic())
         self._attempts[lease] = attempt
         problem: Exception | None = None
-        context = (
-            contextvars.copy_context()
-        )  # the attempt's own, from its first line: payloads are checked there
+        # The attempt's own, from its first line: payloads are checked there, by users' code.
+        context = contextvars.copy_context()
         try:
             attempt.under_way = context.run(self._executor.begin, lease, stored)
         except Exception as error:  # noqa: BLE001  # raised, and logged, where it is seen through

@@ -12,7 +12,6 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from task_tracker.records import TaskRecord
@@ -149,13 +148,11 @@ class Ends:
 
     def _written(self, taken: Sequence[_Waiting]) -> list[Answer]:
         """Write these together and return what came of each: None of one that has to be by itself."""
-        prepared = [Answer.of(partial(one.record.end_in_hand, one.ending.step)) for one in taken]
+        prepared = [Answer.of(one.record.end_in_hand, one.ending.step) for one in taken]
         ends: list[EndInHand] = [answer.value for answer in prepared if answer.value is not None]
         found = iter(self._found(ends))
         return [
-            answer
-            if answer.value is None
-            else Answer.of(partial(one.record.ended, answer.value, next(found)))
+            answer if answer.value is None else Answer.of(one.record.ended, answer.value, next(found))
             for one, answer in zip(taken, prepared, strict=True)
         ]
 

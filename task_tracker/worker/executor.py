@@ -26,7 +26,7 @@ from task_tracker.tracker import TaskTracker
 from task_tracker.worker.attempts import AttemptRecord
 from task_tracker.worker.calls import After, Calls, Kept
 from task_tracker.worker.ends import Ends
-from task_tracker.worker.finishing import Ended, Finisher, UnderWay
+from task_tracker.worker.finishing import Ended, Finisher
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.launching import Launcher
 from task_tracker.worker.options import check_seconds
@@ -47,6 +47,7 @@ from task_tracker.worker.starting import Starter
 from task_tracker.worker.stops import StopSignal
 from task_tracker.worker.supervising import Supervision, Timeouts
 from task_tracker.worker.transactions import BEGINNING_AT_ONCE
+from task_tracker.worker.under_way import UnderWay
 
 __all__ = ["Ended", "Executor"]
 
@@ -90,7 +91,6 @@ class Executor:
         self._store = _leases_of(tracker)
         self._clock = tracker.clock
         self._registry = registry
-        self._resources = resources
         if holdings is None:
             terms = self._store.lease_seconds, self._store.heartbeat_seconds
             holdings = Holdings(self._clock, lease_seconds=terms[0], heartbeat_seconds=terms[1])
@@ -104,19 +104,18 @@ class Executor:
         self._store_calls = Calls(max(_STORE_CALLS, threads), blocking=self._store.blocking, short=True)
         # Threads even where the store needs none: a wake-up may go over a network.
         self._submit_calls = Calls(_STORE_CALLS)
-        self._submitter = Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes)
         self._sizes = tracker.sizes
         self._begin_calls = Calls(BEGINNING_AT_ONCE, blocking=self._store.blocking)
         self._around = Surroundings(
-            self._store,
-            self._resources,
-            self._store_calls,
-            self._begin_calls,
-            self._submitter,
-            self._submit_calls,
-            self._sizes,
-            self._kept,
-            self._clock,
+            store=self._store,
+            resources=resources,
+            store_calls=self._store_calls,
+            begin_calls=self._begin_calls,
+            submitter=Submitter(self._access, self._clock, registry, tracker.waking, tracker.sizes),
+            submit_calls=self._submit_calls,
+            sizes=self._sizes,
+            kept=self._kept,
+            clock=self._clock,
         )
         self._finisher = Finisher(
             self._starter,
@@ -167,8 +166,10 @@ class Executor:
         A handler that takes neither an import nor a thread begins in the loop's next turn, before that task does: if it
         is short it has ended by then, and nobody has to be woken for it.
         """
-        attempt = self._begin(lease, stored)
-        attempt.began_at = self._clock.monotonic()
+        attempt = self._add(lease, stored)
+        # Before its handler begins, whose first step may have the task cancelled.
+        attempt.look = partial(self._look_for_wish, lease)
+        self._access.changes.add(lease.key, attempt.look)
         if self._hooks.are_there:
             waited = max(0.0, self._clock.now() - stored.record.created_at)
             self._hooks.tell("attempt_started", stored.record, seconds=waited)
@@ -180,14 +181,10 @@ class Executor:
 
     async def see_through(self, attempt: UnderWay) -> Ended:
         """Do the second half of :meth:`execute`."""
-        lease = attempt.lease
-        look = partial(self._look_for_wish, lease)
-        self._access.changes.add(lease.key, look)
         try:
             ended = await self._finisher.finish(attempt, await self._outcome(attempt))
         finally:
-            self._access.changes.remove(lease.key, look)
-            self._finish(attempt)
+            self._remove(attempt)
         if self._hooks.are_there:
             self._hooks.tell(
                 "attempt_ended",
@@ -199,12 +196,12 @@ class Executor:
 
     async def settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
         """Write ``outcome`` of an attempt that did not run here, under a lease that was taken over, say."""
-        attempt = self._begin(lease, stored)
+        attempt = self._add(lease, stored)
         attempt.is_foreign = True
         try:
             return await self._finisher.finish(attempt, outcome)
         finally:
-            self._finish(attempt)
+            self._remove(attempt)
 
     def notice(self, lease: Lease) -> None:
         """Look at ``lease``: it may be lost, or its task is to be cancelled. From any thread."""
@@ -251,9 +248,9 @@ class Executor:
         self._submit_calls.end()
         self._begin_calls.end()
 
-    # ---- begin ---------------------------------------------------------------------------------------
+    # ---- what is under way -----------------------------------------------------------------------------
 
-    def _begin(self, lease: Lease, stored: Stored) -> UnderWay:
+    def _add(self, lease: Lease, stored: Stored) -> UnderWay:
         self._loop = asyncio.get_running_loop()
         holding = self.holdings.current(lease.key)
         if (holding is None or holding.lease is not lease) and not lease.lost.is_set():
@@ -264,13 +261,15 @@ class Executor:
         handler = self._registry.get(stored.record.task_type, stored.record.handler_version or 0)
         signal = StopSignal(lease, self._clock, cancellable=handler is None or handler.cancellable)
         parts = Parts(self._around, record, signal, self._loop)
-        attempt = UnderWay(lease, record, handler, signal, parts)
+        attempt = UnderWay(lease, record, handler, signal, parts, self._clock.monotonic())
         self._running[lease] = attempt
         if self._is_interrupted:
             attempt.stop(StopReason.SHUTDOWN)
         return attempt
 
-    def _finish(self, attempt: UnderWay) -> None:
+    def _remove(self, attempt: UnderWay) -> None:
+        if attempt.look is not None:
+            self._access.changes.remove(attempt.lease.key, attempt.look)
         attempt.signal.end()
         self._running.pop(attempt.lease, None)
         if attempt.run is not None and attempt.run.did is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,21 +20,18 @@ from task_tracker.handlers import Handler
 from task_tracker.holdings import Holdings
 from task_tracker.records import JSON_NULL, TaskRecord, TaskStatus
 from task_tracker.redaction import redact_error
-from task_tracker.store import Lease, StoreTransaction
-from task_tracker.worker.attempts import AttemptRecord, pauses
+from task_tracker.store import StoreTransaction
+from task_tracker.worker.attempts import pauses
 from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.ends import Ends
-from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt, StopReason
-from task_tracker.worker.parts import Parts
+from task_tracker.worker.outcomes import CancelledOutcome, Done, Failed, Lost, Outcome, RetryAt
 from task_tracker.worker.retrying import attempts_used, may_retry, retry_at
-from task_tracker.worker.running import HandlerRun
 from task_tracker.worker.settling import Ending, ending_of, under_wish
 from task_tracker.worker.starting import Starter
-from task_tracker.worker.stops import StopSignal
-from task_tracker.worker.supervising import Supervision
 from task_tracker.worker.transactions import HookTransaction
+from task_tracker.worker.under_way import UnderWay
 
-__all__ = ["Ended", "Finisher", "UnderWay"]
+__all__ = ["Ended", "Finisher"]
 
 _log = logging.getLogger("task_tracker")
 
@@ -48,61 +44,6 @@ class Ended(NamedTuple):
     """As it was written; None if nothing was."""
     handler_ended: asyncio.Future[Any] | None = None
     """Done once the handler and its ``on_failure`` have really ended, if they go on; the slot is taken until then."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class UnderWay:
-    """An attempt on its way through the stages."""
-
-    lease: Lease
-    record: AttemptRecord
-    handler: Handler | None
-    signal: StopSignal
-    parts: Parts
-    began_at: float = 0.0
-    """By the monotonic clock."""
-    run: HandlerRun | None = None
-    supervision: Supervision | None = None
-    """From the start of its handler."""
-    refused: Outcome | None = None
-    """How it ends since its handler could not be started."""
-    hook: HandlerRun | None = None
-    """An ``on_failure`` that goes on although its time is over."""
-    is_foreign: bool = False
-    """Another worker's: nothing runs here but its ``on_failure``."""
-    is_told: bool = False
-    """It is to stop."""
-    is_cancel_noticed: bool = False
-    writing_since: float | None = None
-    """By the loop's clock: since when the store has been asked to take the outcome."""
-    _told: asyncio.Event | None = None
-
-    @property
-    def told(self) -> asyncio.Event:
-        """Set when it is to stop."""
-        if self._told is None:  # nobody waits for it once the handler runs
-            self._told = asyncio.Event()
-            if self.is_told:
-                self._told.set()
-        return self._told
-
-    @property
-    def going_on(self) -> list[HandlerRun]:
-        """What has not ended of the handler and its ``on_failure``."""
-        run, hook = self.run, self.hook
-        if hook is None and (run is None or run.did is not None):
-            return []  # as nearly always
-        return [one for one in (run, hook) if one is not None and one.did is None]
-
-    def stop(self, reason: StopReason) -> None:
-        """Have the handler stop, or not begin."""
-        self.is_told = True
-        if self._told is not None:
-            self._told.set()
-        if self.supervision is not None:
-            self.supervision.stop(reason)
-        else:
-            self.signal.set(reason)
 
 
 class Finisher:

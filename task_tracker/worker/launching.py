@@ -15,12 +15,12 @@ from task_tracker.call_threads import NoThread
 from task_tracker.clock import Clock
 from task_tracker.handlers import Handler
 from task_tracker.worker.attempts import pauses
-from task_tracker.worker.finishing import UnderWay
 from task_tracker.worker.outcomes import Failed, Interrupted, Raised, judged
 from task_tracker.worker.running import is_async
 from task_tracker.worker.shortage import Shortage
 from task_tracker.worker.starting import Function, Starter
 from task_tracker.worker.supervising import Supervision, Timeouts
+from task_tracker.worker.under_way import UnderWay
 
 __all__ = ["Launcher"]
 

@@ -35,6 +35,7 @@ _log = logging.getLogger("task_tracker")
 
 _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
+
 Claimed = tuple[Lease, Stored]
 
 
@@ -242,9 +243,8 @@ class ClaimLoop:
     async def news(self) -> None:
         """Return once it was told to look, or to stop, since this returned last."""
         await self._news.wait()
-        await asyncio.sleep(
-            0
-        )  # attempts often end several at once, and what was claimed for all of them is one call
+        # Attempts often end several at once, and what was claimed for all of them is one call.
+        await asyncio.sleep(0)
         self._news.clear()
 
     def stop(self) -> None:
@@ -288,7 +288,8 @@ class ClaimLoop:
         if seconds is None:
             await self._news.wait()
             return
-        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)  # ``wait_for`` makes a task
+        # Not ``wait_for``, which makes a task for each wait in Python 3.11.
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
         try:
             await self._news.wait()
         finally:
@@ -322,8 +323,8 @@ class ClaimLoop:
             self._slots.take()
             self._start(*claimed)
             self._pauses.restart()
-            # One after the other: a handler that blocks the loop as it begins, which those that can do that are in its
-            # next turn, must not have the others behind it.
+            # One in each turn of the loop: an async handler begins in the next one, and if it blocks the loop there,
+            # the others must not be behind it.
             if self._unstarted:
                 await asyncio.sleep(0)
 

@@ -22,15 +22,16 @@ from task_tracker.worker.parts import Parts
 from task_tracker.worker.running import CoroutineRun, HandlerRun, ThreadRun, is_async
 from task_tracker.worker.transactions import HookTransaction
 
-__all__ = ["Starter"]
+__all__ = ["Function", "Starter"]
 
 _log = logging.getLogger("task_tracker")
 
 _SLOW_IMPORT_PAUSE_SECONDS: Final = 30.0
-Function = Callable[..., Any]
-
 _FOREIGN_HOOKS: Final = 4
 """Hooks for tasks of other workers that run at once."""
+
+Function = Callable[..., Any]
+"""A handler's or a hook's, as it was imported."""
 
 
 class Called(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -115,6 +115,9 @@ def test_error_is_the_one_of_the_driver(connection: BoundedConnection) -> None:
         ask(connection, statement, {"by": 0})
     assert raised.value.sqlstate == "22012"
     assert raised.value.diag.severity == "ERROR"
+    with pytest.raises(psycopg.errors.DivisionByZero) as of_cursor:
+        connection.execute(statement, {"by": 0}, prepare=False)
+    assert str(raised.value) == str(of_cursor.value)
     assert ask(connection, statement, {"by": 1}) == ([(1,)], 1)
 
 
@@ -157,6 +160,19 @@ def test_in_a_transaction(connection: BoundedConnection) -> None:
     connection.execute(b"ROLLBACK")
     assert ask(connection, b"SELECT %(it)s::bigint", {"it": 2}) == ([(2,)], 1)
     assert prepared(connection) == 1
+
+
+def test_what_was_prepared_outlasts_a_transaction_that_is_undone(connection: BoundedConnection) -> None:
+    """The driver would have the server forget all plans, since it has prepared something of its own."""
+    often(connection, b"SELECT %(it)s::bigint", {"it": 1})
+    for _ in range(AFTER + 2):
+        connection.execute(b"BEGIN; SET LOCAL statement_timeout = 0")
+        connection.execute(b"COMMIT")
+    connection.execute(b"BEGIN; SET LOCAL statement_timeout = 0")
+    connection.roll_back()
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert ask(connection, b"SELECT %(it)s::bigint", {"it": 2}) == ([(2,)], 1)
+    assert prepared(connection) == 2
 
 
 def test_in_a_pipeline_the_driver_sends_it(connection: BoundedConnection) -> None:
@@ -210,19 +226,17 @@ def test_interrupt_reaches_the_caller(ground: Ground) -> None:
                 pass
             signal.pthread_kill(main, signal.SIGINT)
 
-        with interrupted_by(interrupt), pytest.raises(KeyboardInterrupt):
+        with meanwhile(interrupt), pytest.raises(KeyboardInterrupt):
             ask(connection, b"SELECT pg_sleep(%(seconds)s)", {"seconds": 600.0})
         connection.cancel_safe()
 
 
-class interrupted_by:  # noqa: N801  # reads as the sentence it is
+@contextmanager
+def meanwhile(run: Callable[[], None]) -> Iterator[None]:
     """Run something in a thread beside the block."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=run)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()

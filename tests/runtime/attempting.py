@@ -109,9 +109,15 @@ class Bench:
     # ---- tasks ---------------------------------------------------------------------------------------
 
     def handler(
-        self, task_type: str = "t", *, sync: bool = False, hook: str | None = None, **options: Any
+        self,
+        task_type: str = "t",
+        *,
+        sync: bool = False,
+        hook: str | None = None,
+        imported: bool = True,
+        **options: Any,
     ) -> None:
-        """Register a handler; ``hook`` is "loop" or "thread"."""
+        """Register a handler; ``hook`` is "loop" or "thread". ``imported``: as those of a worker that has begun."""
         on_failure = None
         if hook is not None:
             on_failure = f"{HANDLING}:{'hook_on_loop' if hook == 'loop' else 'hook_in_thread'}"
@@ -121,6 +127,10 @@ class Bench:
             on_failure=on_failure,
             **options,
         )
+        if imported:
+            handler = self.registry.get(task_type, options.get("version", 1))
+            assert handler is not None
+            handler.load()
 
     def claim(
         self, does: Callable[..., Any] | None = None, task_type: str = "t", **fields: Any
@@ -150,8 +160,8 @@ class Bench:
         return claimed
 
     def start(self, claimed: tuple[Lease, Stored]) -> asyncio.Task[Ended]:
-        """Begin an attempt."""
-        attempt = asyncio.create_task(self.executor.execute(*claimed))
+        """Begin an attempt, as a worker does: what begins at once does so before the task that is returned."""
+        attempt = asyncio.create_task(self.executor.see_through(self.executor.begin(*claimed)))
         self._attempts.append(attempt)
         return attempt
 

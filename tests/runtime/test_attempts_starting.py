@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stores.files.lease.store import LeaseTaskStore
 from task_tracker.handlers import Handler
 from task_tracker.testing import FakeClock
 from task_tracker.worker import Fail, TaskContext, launching
@@ -50,7 +52,7 @@ def test_an_import_takes_nothing_of_the_tasks_time(clock: FakeClock, slow: Gate)
 
     async def main() -> None:
         bench = Bench(clock)
-        bench.handler(timeout_seconds=1.0)
+        bench.handler(imported=False, timeout_seconds=1.0)
         attempt = bench.start(bench.claim(for_ever))
         await until(slow.entered.is_set)
         await bench.advance(500.0)
@@ -76,8 +78,8 @@ def test_an_import_that_hangs_delays_its_own_kind_and_fails_nothing(clock: FakeC
 
     async def main() -> None:
         bench = Bench(clock, import_seconds=60.0)
-        bench.handler("t", timeout_seconds=1.0)
-        bench.handler("other")
+        bench.handler("t", imported=False, timeout_seconds=1.0)
+        bench.handler("other", imported=False)
         first = bench.start(bench.claim(done))
         await until(slow.entered.is_set)
         assert isinstance((await bench.attempt(done, task_type="other")).outcome, Done)
@@ -101,7 +103,7 @@ def test_an_import_that_hangs_delays_its_own_kind_and_fails_nothing(clock: FakeC
 def test_all_tasks_of_a_kind_wait_for_one_import(clock: FakeClock, slow: Gate) -> None:
     async def main() -> None:
         bench = Bench(clock)
-        bench.handler()
+        bench.handler(imported=False)
         before = set(threading.enumerate())
         attempts = [bench.start(bench.claim(done)) for _ in range(20)]
         await until(slow.entered.is_set)
@@ -122,7 +124,7 @@ def test_who_is_told_to_stop_does_not_wait_for_an_import(clock: FakeClock, slow:
 
     async def main() -> None:
         bench = Bench(clock)
-        bench.handler()
+        bench.handler(imported=False)
         claimed = bench.claim(lambda _: pytest.fail("it must not run"))
         attempt = bench.start(claimed)
         await until(slow.entered.is_set)
@@ -192,7 +194,7 @@ def test_whatever_an_import_raises_fails_its_task_and_no_more(
 
     async def main() -> None:
         bench = Bench(clock)
-        bench.handler()
+        bench.handler(imported=False)
         ended = await bench.attempt(done)
         assert ended.record is not None
         assert (ended.record.status, ended.record.error_code) == ("failed", "handler_unavailable")
@@ -235,7 +237,7 @@ def test_what_breaks_in_the_worker_ends_the_attempt_under_its_lease(
 
     async def main() -> None:
         bench = Bench(clock)
-        bench.handler(sync=sync, idempotent=idempotent)
+        bench.handler(sync=sync, imported=False, idempotent=idempotent)
         ended = await bench.attempt((lambda _: gate.pass_in_thread()) if sync else for_ever)
         assert ended.outcome.name == ("retry" if idempotent else "failed")
         assert isinstance(ended.outcome, RetryAt | Failed)
@@ -259,9 +261,8 @@ def test_a_coroutine_that_was_imported_begins_in_the_next_turn_of_the_loop(clock
     async def main() -> None:
         bench = Bench(clock)
         bench.handler()
-        bench.registry.check()
         claimed = bench.claim(done)
-        attempt = asyncio.create_task(bench.executor.see_through(bench.executor.begin(*claimed)))
+        attempt = bench.start(claimed)
         assert claimed[0].key.task_id not in BEGUN, "nothing of it has run in the code that starts it"
         await asyncio.sleep(0)
         assert claimed[0].key.task_id in BEGUN
@@ -275,7 +276,6 @@ def test_one_that_is_told_to_stop_before_that_turn_does_not_begin(clock: FakeClo
     async def main() -> None:
         bench = Bench(clock)
         bench.handler()
-        bench.registry.check()
         claimed = bench.claim(done)
         begun = bench.executor.begin(*claimed)
         bench.executor.interrupt_one(claimed[0])
@@ -283,6 +283,42 @@ def test_one_that_is_told_to_stop_before_that_turn_does_not_begin(clock: FakeClo
         assert ended.outcome == Interrupted(began=False)
         assert claimed[0].key.task_id not in BEGUN
         assert bench.stored(claimed[0]).status == "pending"
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_one_that_was_cancelled_before_it_was_begun_does_not_begin(clock: FakeClock) -> None:
+    """A heartbeat may have heard of it while the task waited for its turn."""
+
+    async def main() -> None:
+        bench = Bench(clock)
+        bench.handler()
+        claimed = bench.claim(done)
+        claimed[0].cancel_requested.set()
+        attempt = bench.start(claimed)
+        assert (await attempt).outcome == CancelledOutcome()
+        assert claimed[0].key.task_id not in BEGUN
+        await bench.close()
+
+    run(clock, main())
+
+
+def test_a_cancel_in_its_first_step_is_heard(clock: FakeClock, tmp_path: Path) -> None:
+    """That step comes before the task that sees the attempt through, and files tell a holder in heartbeats only."""
+
+    async def main() -> None:
+        bench = Bench(clock, LeaseTaskStore(tmp_path, shards=1, durability="none", clock=clock))
+        bench.handler()
+
+        async def cancels_itself(ctx: TaskContext) -> None:
+            bench.tracker.cancel(ctx.key.task_id, **OWNER)
+            await for_ever(ctx)
+
+        claimed = bench.claim(cancels_itself)
+        attempt = bench.start(claimed)
+        await until(attempt.done)
+        assert (await attempt).outcome == CancelledOutcome()
         await bench.close()
 
     run(clock, main())
@@ -297,7 +333,6 @@ def test_what_breaks_there_fails_the_task(clock: FakeClock, monkeypatch: pytest.
     async def main() -> None:
         bench = Bench(clock)
         bench.handler()
-        bench.registry.check()
         ended = await bench.attempt(for_ever)
         assert isinstance(ended.outcome, Failed)
         assert ended.outcome.error_code == "internal_error"
@@ -311,7 +346,6 @@ def test_a_payload_that_is_refused_there_fails_the_task(clock: FakeClock) -> Non
     async def main() -> None:
         bench = Bench(clock)
         bench.handler(payload=int)
-        bench.registry.check()
         ended = await bench.attempt(done)
         assert isinstance(ended.outcome, Failed)
         assert ended.outcome.error_code == "invalid_payload"
@@ -331,7 +365,6 @@ def test_a_loop_that_begins_tasks_as_they_are_made_will_do(clock: FakeClock) -> 
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
         bench = Bench(clock)
         bench.handler()
-        bench.registry.check()
         for body in (done, pauses):
             assert isinstance((await bench.attempt(body)).outcome, Done)
         await bench.rest()

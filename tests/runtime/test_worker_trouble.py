@@ -13,7 +13,7 @@ from task_tracker.store import Lease, Query, Stored
 from task_tracker.worker import crew as crew_module
 from task_tracker.worker import shift
 from task_tracker.worker.executor import Executor
-from task_tracker.worker.finishing import UnderWay
+from task_tracker.worker.under_way import UnderWay
 from tests.core.support import OWNER, PATIENCE
 from tests.runtime.work import WORK, registry, until, wait_for
 from tests.runtime.workers import BEAT, LEASE, Crew, InThread, network
