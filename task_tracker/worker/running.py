@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import logging
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from task_tracker.worker.calls import Calls, Kept
 from task_tracker.worker.outcomes import Raised, Returned, StopReason
 
 __all__ = ["CoroutineRun", "Did", "HandlerRun", "ThreadRun", "is_async"]
+
+_log = logging.getLogger("task_tracker")
 
 Did = Returned | Raised
 
@@ -94,7 +97,11 @@ class CoroutineRun(HandlerRun):
 
     def stop(self) -> None:
         """Cancel the coroutine where it waits."""
-        self._task.cancel()
+        try:
+            self._task.cancel()
+        except Exception:  # noqa: BLE001  # what it waits for is asked first, and may be users' code
+            # It is left behind like one that does not heed it; others that are to stop with it must not wait.
+            _log.exception("%s cannot be cancelled", self._task.get_name(), extra={"event": "cancel_failed"})
 
     async def _run(self, function: Callable[[], Any]) -> None:
         self._is_started = True
