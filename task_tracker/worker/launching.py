@@ -124,6 +124,9 @@ class Launcher:
             timeout_seconds=self._timeout_of(attempt),
             cleanup_seconds=handler.cleanup_seconds,
         )
+        reason = attempt.signal.reason
+        if reason is not None:  # since it was started, in its first step: a loop may take that at once
+            attempt.supervision.stop(reason)
 
     def _timeout_of(self, attempt: UnderWay) -> float:
         handler, own = attempt.handler, attempt.record.record.timeout_seconds

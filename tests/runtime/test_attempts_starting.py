@@ -372,3 +372,24 @@ def test_a_loop_that_begins_tasks_as_they_are_made_will_do(clock: FakeClock) -> 
         await bench.close()
 
     run(clock, main())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="since Python 3.12")
+def test_one_that_is_told_to_stop_in_a_step_that_such_a_loop_takes_at_once_stops(clock: FakeClock) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        bench = Bench(clock)
+        bench.handler()
+        bench.registry.check()
+
+        async def ends_the_worker(ctx: TaskContext) -> None:
+            bench.executor.interrupt()
+            await for_ever(ctx)
+
+        attempt = bench.start(bench.claim(ends_the_worker))
+        await bench.rest()
+        assert attempt.done()
+        assert (await attempt).outcome == Interrupted()
+        await bench.close()
+
+    run(clock, main())
