@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,8 +33,6 @@ SECONDS = 300.0
 HUEY_SECONDS = 0.05, 0.1
 """Between two looks of huey's consumer: what the worker here does. By itself it pauses for 0.1 to 10 s."""
 _LOOK_SECONDS = 0.0005
-_MADE_SECONDS = 1.0
-"""In which pgqueuer has made the rest of its tables."""
 _SETTLED_SECONDS = 1.0
 """In which a worker has done what it does when it begins."""
 
@@ -69,10 +67,11 @@ class Submitter(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A worker that runs until SIGTERM, and what submits. Both are given where the tasks are."""
+    """A worker that runs until SIGTERM, what submits, what makes tables first; all are given where the tasks are."""
 
     work: Callable[[str], None]
     submitter: Callable[[str], AbstractAsyncContextManager[Submitter]]
+    prepare: Callable[[str], Coroutine[Any, Any, None]] | None = None
 
 
 def live(side: str, where: str, path: str = "", *, tasks: int = TASKS) -> Life:
@@ -83,6 +82,8 @@ def live(side: str, where: str, path: str = "", *, tasks: int = TASKS) -> Life:
     def command(role: str, pipe: int) -> list[str]:
         return [sys.executable, "-c", _MAIN, role, side, where, str(tasks), str(pipe)]
 
+    if SIDES[side].prepare is not None:
+        subprocess.run(command("prepare", its), env=environment, check=True, timeout=SECONDS)
     worker = subprocess.Popen(command("work", its), pass_fds=[its], env=environment)
     os.close(its)
     try:
@@ -109,6 +110,10 @@ def main(role: str, name: str, where: str, number: str, pipe: str) -> None:
     """Work, or submit that many tasks and print the times."""
     logging.disable(logging.CRITICAL)
     side, tasks = SIDES[name], int(number)
+    if role == "prepare":
+        assert side.prepare is not None
+        asyncio.run(side.prepare(where))
+        return
     if role == "submit":
         print(json.dumps(asyncio.run(_submit(side, where, tasks, int(pipe)))))  # the answer
         return
@@ -266,12 +271,17 @@ def _procrastinate(where: str) -> tuple[Any, Any]:
     return app, noop
 
 
+async def _prepare_procrastinate(where: str) -> None:
+    app, _ = _procrastinate(where)
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+
+
 def _work_procrastinate(where: str) -> None:
     app, _ = _procrastinate(where)
 
     async def work() -> None:
         async with app.open_async():
-            await app.schema_manager.apply_schema_async()
             await app.run_worker_async(concurrency=CONCURRENCY)
 
     asyncio.run(work())
@@ -281,12 +291,6 @@ def _work_procrastinate(where: str) -> None:
 async def _submit_to_procrastinate(where: str) -> AsyncIterator[Submitter]:
     app, noop = _procrastinate(where)
     async with app.open_async():
-
-        async def ready() -> bool:
-            asked = "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS ready"
-            return bool((await app.connector.execute_query_one_async(asked))["ready"])
-
-        await _until(ready)
 
         async def submit(number: int) -> Any:
             return await noop.defer_async(number=number)
@@ -312,11 +316,16 @@ async def _pgqueuer(where: str) -> tuple[Any, Any]:
     return connection, importlib.import_module("pgqueuer.db").AsyncpgDriver(connection)
 
 
+async def _prepare_pgqueuer(where: str) -> None:
+    connection, driver = await _pgqueuer(where)
+    await importlib.import_module("pgqueuer").Queries(driver).install()
+    await connection.close()
+
+
 def _work_pgqueuer(where: str) -> None:
     async def work() -> None:
         queue = importlib.import_module("pgqueuer")
         connection, driver = await _pgqueuer(where)
-        await queue.Queries(driver).install()
         manager = queue.PgQueuer(driver)
 
         @manager.entrypoint("noop")  # type: ignore[untyped-decorator,unused-ignore]
@@ -324,7 +333,7 @@ def _work_pgqueuer(where: str) -> None:
             _begun()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, manager.qm.shutdown.set)
-        await manager.qm.run(batch_size=CONCURRENCY)
+        await manager.qm.run()
         await connection.close()
 
     asyncio.run(work())
@@ -335,12 +344,6 @@ async def _submit_to_pgqueuer(where: str) -> AsyncIterator[Submitter]:
     queue = importlib.import_module("pgqueuer")
     connection, driver = await _pgqueuer(where)
     queries = queue.Queries(driver)
-
-    async def ready() -> bool:
-        return bool(await connection.fetchval("SELECT to_regclass('pgqueuer_log') IS NOT NULL"))
-
-    await _until(ready)
-    await asyncio.sleep(_MADE_SECONDS)
 
     async def submit(number: int) -> Any:
         return (await queries.enqueue(["noop"], [str(number).encode()], [0]))[0]
@@ -362,6 +365,6 @@ SIDES: Mapping[str, Side] = {
     "lease": _here(_lease_store),
     "huey": Side(_work_huey, _submit_to_huey),
     "postgres": _here(_postgres_store, concurrency=CONCURRENCY),
-    "procrastinate": Side(_work_procrastinate, _submit_to_procrastinate),
-    "pgqueuer": Side(_work_pgqueuer, _submit_to_pgqueuer),
+    "procrastinate": Side(_work_procrastinate, _submit_to_procrastinate, _prepare_procrastinate),
+    "pgqueuer": Side(_work_pgqueuer, _submit_to_pgqueuer, _prepare_pgqueuer),
 }

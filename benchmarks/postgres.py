@@ -14,7 +14,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from benchmarks.measure import Row, paired
 from benchmarks.workers import registry
 from task_tracker import TaskTracker
 from task_tracker.clock import SYSTEM_CLOCK
-from task_tracker.worker import Worker
 
 NAMED = "TASK_TRACKER_TEST_DSN"
 PEERS = ["procrastinate==3.10.0", "pgqueuer==1.6.0", "asyncpg==0.32.0", "psycopg[binary]>=3.3,<4"]
@@ -177,32 +175,11 @@ def _against_peers(disk: Path, dsn: str, commit: str) -> list[Row]:
             **{name: partial(_live_there, place, name, dsn, commit) for name in PEER_NAMES},
         }
     )
-    alone = _in_turn(
-        {
-            "here": lambda: _ours(dsn, commit),
-            "procrastinate": lambda: _theirs(place, "procrastinate", dsn, commit, live.CONCURRENCY),
-            "pgqueuer": lambda: _theirs(place, "pgqueuer", dsn, commit, 0),  # no limit, as it has by itself
-        }
-    )
     return [
-        *(
-            _compared(
-                lived,
-                name,
-                f"{TASKS:,} no-op tasks live, one worker / {name}, synchronous_commit {commit}",
-                MOST_OF_PEER,
-            )
-            for name in PEER_NAMES
-        ),
-        *(
-            _compared(
-                alone,
-                name,
-                "the same, all submitted before the first is worked off "
-                f"/ {name}, synchronous_commit {commit}",
-            )
-            for name in PEER_NAMES
-        ),
+        _compared(
+            lived, name, f"{TASKS:,} no-op tasks live, one worker / {name}, synchronous_commit {commit}"
+        )
+        for name in PEER_NAMES
     ]
 
 
@@ -214,7 +191,7 @@ def _in_turn(ways: dict[str, Callable[[], Life]]) -> dict[str, list[Life]]:
     return lives
 
 
-def _compared(lives: dict[str, list[Life]], name: str, what: str, target: float | None = None) -> Row:
+def _compared(lives: dict[str, list[Life]], name: str, what: str) -> Row:
     ours, theirs = lives["here"], lives[name]
     ratio = statistics.median(mine.all / its.all for mine, its in zip(ours, theirs, strict=True))
     parts = [
@@ -226,7 +203,7 @@ def _compared(lives: dict[str, list[Life]], name: str, what: str, target: float 
         what,
         ratio,
         "x",
-        target,
+        MOST_OF_PEER,
         "us per task, until submitted + until ended: {:.0f} + {:.0f} / {:.0f} + {:.0f}".format(*parts),
     )
 
@@ -246,37 +223,6 @@ def _install(place: Path) -> None:
     if not (place / "procrastinate").is_dir():
         command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(place), *PEERS]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
-
-
-def _ours(dsn: str, commit: str) -> Life:
-    with schema(dsn, commit) as (name, inside), tracker(inside, name) as tasks:
-        started = time.perf_counter()
-        for number in range(TASKS):
-            tasks.submit("noop", number, **OWNER)
-        submitted = time.perf_counter()
-        assert Worker(tasks, rescue=False, concurrency=live.CONCURRENCY).run_once() == TASKS
-        return Life(submitted - started, time.perf_counter() - submitted)
-
-
-def _theirs(place: Path, name: str, dsn: str, commit: str, concurrency: int) -> Life:
-    with schema(dsn, commit) as (_, inside):
-        told = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.postgres_peers",
-                name,
-                _url(inside),
-                str(TASKS),
-                str(concurrency),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=PEER_SECONDS,
-            env={**os.environ, "PYTHONPATH": str(place)},
-        )
-    return Life(*json.loads(told.stdout))
 
 
 def _url(dsn: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from stores.postgres.database import Database, Session
 from stores.postgres.names import Names
 from stores.postgres.ownership import Ownership
-from stores.postgres.rows import Row, Rows
+from stores.postgres.rows import Row, Rows, array
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord
 from task_tracker.store import Lease, Stored, Workload
@@ -181,4 +181,4 @@ class Queue:
 
 
 def _asked(kinds: _Kinds) -> dict[str, object]:
-    return {"types": [name for name, _ in kinds], "versions": [version for _, version in kinds]}
+    return {"types": array(name for name, _ in kinds), "versions": array(version for _, version in kinds)}
