@@ -11,7 +11,7 @@ from tests.lease.faults.drivers import run_shares, shown
 from tests.lease.faults.figures import Figures
 
 IN_MEMORY_EVERY = 20
-ON_DISK_EVERY = 30
+ON_DISK_EVERY = 50
 SOME = 7
 
 
