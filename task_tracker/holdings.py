@@ -113,8 +113,7 @@ class Holdings:
         holding = Holding(lease, stored, asked_at + self._holds_for_seconds)
         with self.lock:
             self._held[lease.key] = holding
-            if self._lost:
-                self._lost.pop(lease.key, None)
+            self._lost.pop(lease.key, None)
         return holding
 
     def renewed(self, holding: Holding, asked_at: float) -> None:
@@ -147,7 +146,7 @@ class Holdings:
             holding = self._held.get(lease.key)
             if holding is not None and holding.lease is lease:
                 del self._held[lease.key]
-            if self._lost and self._lost.get(lease.key) is lease:
+            if self._lost.get(lease.key) is lease:
                 del self._lost[lease.key]
 
     def forget(self, key: TaskKey) -> None:

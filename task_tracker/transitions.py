@@ -345,6 +345,7 @@ def expired(status: TaskStatus, updated_at: float, cutoffs: Mapping[TaskStatus, 
 
 
 def _at(record: TaskRecord, now: float, changes: dict[str, Any]) -> TaskRecord:
+    """Return the record with ``changes``, which are added to here: the caller has made them for this."""
     # A clock that stepped back must not make a record look older than it was.
     before = record.updated_at
     changes["updated_at"] = now if now > before else before

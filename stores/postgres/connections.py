@@ -62,6 +62,9 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
 
     patience_seconds: float = math.inf
     _poll: select.poll | None = None
+    prepare_after: int | None = None
+    """How often a statement comes before it is prepared here; None: never. The driver itself prepares none: it would
+    have the server forget all plans after a ROLLBACK."""
     _statements: PreparedStatements | None = None
 
     def ask(self, statement: bytes, params: Mapping[str, Any], *, rows: bool) -> Found:
@@ -69,25 +72,14 @@ class BoundedConnection(psycopg.Connection[TupleRow]):
 
         Raises psycopg.Error, among them TooLong.
         """
-        if self.prepare_threshold is not None:
+        if self.prepare_after is not None:
             if self._statements is None:
-                self._statements = PreparedStatements(self, self.prepare_threshold)
+                self._statements = PreparedStatements(self, self.prepare_after)
             found = self._statements.execute(statement, params, self.patience_seconds)
             if found is not None:
                 return found
         cursor = self.execute(statement, params)
         return cursor.fetchall() if rows else [], cursor.rowcount
-
-    def roll_back(self) -> None:
-        """Undo the transaction. Raises psycopg.Error, among them TooLong.
-
-        A driver that has prepared anything (a COMMIT that came often, say) has the server forget all plans once one of
-        its cursors sees a ROLLBACK, also those that it knows nothing of. So none sees it.
-        """
-        if self._statements is None:
-            self.execute(b"ROLLBACK")
-        else:
-            self._statements.send(b"ROLLBACK", self.patience_seconds)
 
     def wait(self, gen: Generator[Any, Any, _T], *args: Any, **kwargs: Any) -> _T:
         """Wait as the driver does, but not for ever. Raises TooLong."""
@@ -205,7 +197,7 @@ class Connections:
             return connection
         try:
             connection = self._open()
-            connection.prepare_threshold = self._prepare_after
+            connection.prepare_after = self._prepare_after
         except BaseException:
             with self._lock:
                 self._used -= 1
@@ -264,7 +256,7 @@ class Connections:
 
     def prepare_statements(self, connection: BoundedConnection, *, wanted: bool) -> None:
         """Have the server keep the plans of statements that come often, on ``connection`` and on those opened later."""
-        self._prepare_after = connection.prepare_threshold = _PREPARE_AFTER if wanted else None
+        self._prepare_after = connection.prepare_after = _PREPARE_AFTER if wanted else None
 
     def abandon(self, connection: BoundedConnection) -> None:
         """Have no more to do with a connection that another thread uses: whoever closed it would be in its way."""

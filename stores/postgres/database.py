@@ -121,7 +121,7 @@ class Session:
         except BaseException:
             # If this fails too the connection is thrown away, and the server undoes it.
             with contextlib.suppress(psycopg.Error):
-                self.connection.roll_back()
+                self.connection.execute(b"ROLLBACK")
             raise
         else:
             self.connection.execute(b"COMMIT")

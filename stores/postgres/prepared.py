@@ -151,14 +151,6 @@ class PreparedStatements:
             result = self._answer(pgconn, deadline)
         return self._rows(plan, result), result.command_tuples or 0
 
-    def send(self, command: bytes, patience_seconds: float) -> None:
-        """Run a command as it is. Raises psycopg.Error, among them TooLong."""
-        pgconn = self._connection.pgconn
-        deadline = SYSTEM_CLOCK.monotonic() + patience_seconds
-        with self._connection.lock:
-            pgconn.send_query(command)
-            self._answer(pgconn, deadline)
-
     def _way(self, statement: bytes, kinds: tuple[type, ...]) -> _Way | None:
         """Return how to send a statement; None if it has not come often enough, or has values for the driver."""
         key = statement, kinds

@@ -58,7 +58,7 @@ class Queue:
 
         def work(session: Session) -> Sequence[tuple[Lease, Stored]]:
             if session.again:
-                found = session.all("of_tokens", {"tokens": tokens})
+                found = session.all("of_tokens", {"tokens": array(tokens)})
                 if found:
                     return [self._ownership.mine(Row(*row)) for row in found]
             # Most of those who ask find nothing: that costs no lock and no transaction. Where there was something a
@@ -116,8 +116,8 @@ class Queue:
         limited = sorted(task_type for task_type, limit in limits.items() if limit is not None)
         if not limited:
             return kinds
-        session.all("lock_types", {"keys": [self._names.lock_key("type", name) for name in limited]})
-        running: dict[str, int] = dict(session.all("running", {"types": limited}))
+        session.all("lock_types", {"keys": array(self._names.lock_key("type", name) for name in limited)})
+        running: dict[str, int] = dict(session.all("running", {"types": array(limited)}))
         return [
             kind for kind in kinds if (limit := limits[kind[0]]) is None or running.get(kind[0], 0) < limit
         ]

@@ -15,6 +15,7 @@ from stores.postgres.rows import (
     Row,
     Rows,
     RowVersion,
+    array,
     check_storable,
     is_storable,
     kind_of,
@@ -47,7 +48,7 @@ _FILTERS: Final = {
     "before": "before_time",
 }
 _OWNERS_AT_ONCE: Final = 1000
-_ACTIVE_STATES: Final = sorted(status.value for status in ACTIVE)
+_ACTIVE_STATES: Final = array(sorted(status.value for status in ACTIVE))
 
 
 class Records:

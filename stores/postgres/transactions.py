@@ -169,7 +169,7 @@ class PostgresTransaction:
                 self._source.connections.abandon(self._own)
                 return
             try:
-                self._own.roll_back()
+                self._own.execute(b"ROLLBACK")
             except psycopg.Error:
                 pass  # the connection is thrown away, and the server undoes it
             finally:

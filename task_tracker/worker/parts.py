@@ -6,7 +6,8 @@ Owns that what few handlers ask for is made when one does. Refuses to know what 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+import threading
+from typing import NamedTuple
 
 from task_tracker.clock import Clock
 from task_tracker.sizes import Sizes
@@ -41,7 +42,7 @@ class Surroundings(NamedTuple):
 class Parts:
     """What the contexts of one attempt stand on. Thread-safe."""
 
-    __slots__ = ("_made", "around", "attempt", "loop", "signal")
+    __slots__ = ("_making", "_transacting", "_workdir", "around", "attempt", "loop", "signal")
 
     def __init__(
         self,
@@ -54,43 +55,44 @@ class Parts:
         self.attempt = attempt
         self.signal = signal
         self.loop = loop
-        self._made: dict[str, Any] = {}
+        self._making = threading.Lock()
+        self._workdir: WorkDirectory | None = None
+        self._transacting: Transacting | None = None
 
     @property
     def workdir(self) -> WorkDirectory:
         """Its directory."""
-        made: WorkDirectory | None = self._made.get("workdir")
-        if made is None:  # two threads may find that, and get the same one
-            made = self._made.setdefault("workdir", WorkDirectory(self.around.store, self.attempt.lease))
-        return made
+        with self._making:
+            if self._workdir is None:
+                self._workdir = WorkDirectory(self.around.store, self.attempt.lease)
+            return self._workdir
 
     @property
     def effects_dir(self) -> str | None:
         """What the record says of that directory; None if nobody asked for it."""
-        return self.workdir.name if "workdir" in self._made else None
+        return None if self._workdir is None else self._workdir.name
 
     @property
     def transacting(self) -> Transacting:
         """Its transactions."""
-        made: Transacting | None = self._made.get("transacting")
-        if made is None:  # as above
-            around = self.around
-            new = Transacting(
-                around.store,
-                self.attempt.lease,
-                self.attempt,
-                self.signal,
-                self.workdir,
-                around.store_calls,
-                around.begin_calls,
-                around.kept,
-                around.sizes,
-                around.clock,
-            )
-            made = self._made.setdefault("transacting", new)
-        return made
+        around, workdir = self.around, self.workdir
+        with self._making:
+            if self._transacting is None:
+                self._transacting = Transacting(
+                    around.store,
+                    self.attempt.lease,
+                    self.attempt,
+                    self.signal,
+                    workdir,
+                    around.store_calls,
+                    around.begin_calls,
+                    around.kept,
+                    around.sizes,
+                    around.clock,
+                )
+            return self._transacting
 
     @property
     def has_transacted(self) -> bool:
         """Whether anybody asked for transactions."""
-        return "transacting" in self._made
+        return self._transacting is not None

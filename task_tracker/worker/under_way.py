@@ -44,21 +44,11 @@ class UnderWay:
     """An ``on_failure`` that goes on although its time is over."""
     is_foreign: bool = False
     """Another worker's: nothing runs here but its ``on_failure``."""
-    is_told: bool = False
-    """It is to stop."""
+    told: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    """Set when it is to stop."""
     is_cancel_noticed: bool = False
     writing_since: float | None = None
     """By the loop's clock: since when the store has been asked to take the outcome."""
-    _told: asyncio.Event | None = None
-
-    @property
-    def told(self) -> asyncio.Event:
-        """Set when it is to stop."""
-        if self._told is None:  # nobody waits for it once the handler runs
-            self._told = asyncio.Event()
-            if self.is_told:
-                self._told.set()
-        return self._told
 
     @property
     def going_on(self) -> list[HandlerRun]:
@@ -70,9 +60,7 @@ class UnderWay:
 
     def stop(self, reason: StopReason) -> None:
         """Have the handler stop, or not begin."""
-        self.is_told = True
-        if self._told is not None:
-            self._told.set()
+        self.told.set()
         if self.supervision is not None:
             self.supervision.stop(reason)
         else:

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from stores.postgres.store import PostgresTaskStore
+from task_tracker.errors import LeaseHeld
 from task_tracker.testing import RecordMaker
 from task_tracker.testing.answers import claimed_by
 from tests.postgres.grounds import Ground
@@ -56,6 +57,18 @@ def use(store: PostgresTaskStore, make: RecordMaker, times: int = OFTEN) -> None
 def test_what_comes_often_is_planned_once(store: PostgresTaskStore, make: RecordMaker) -> None:
     use(store, make)
     assert known_plans(store) >= 4
+
+
+def test_what_is_refused_costs_no_plan(store: PostgresTaskStore, make: RecordMaker) -> None:
+    """Each refusal undoes a transaction; what the connection has prepared outlasts that."""
+    use(store, make)
+    record = store.create(make()).record
+    store.claim(record.key, holder="w")
+    before = known_plans(store)
+    for _ in range(2 * OFTEN):
+        with pytest.raises(LeaseHeld):
+            store.claim(record.key, holder="another")
+    assert known_plans(store) >= before
 
 
 def test_server_that_has_forgotten_is_told_again(store: PostgresTaskStore, make: RecordMaker) -> None:

@@ -95,7 +95,7 @@ def test_no_statement_is_prepared_behind_a_pooler(ground: Ground) -> None:
     with closing(ground.store(pool_size=1, open_connection=through_a_pooler(ground))) as store:
         live(store)
         connection = store._connections.take()
-        assert connection.prepare_threshold is None
+        assert connection.prepare_after is None
         store._connections.give_back(connection)
 
 

@@ -27,9 +27,6 @@ class Watched(BoundedConnection):
     def execute(self, *args: Any, **kwargs: Any) -> psycopg.Cursor[Any]:
         return self._once(lambda: super(Watched, self).execute(*args, **kwargs))
 
-    def roll_back(self) -> None:
-        self._once(super().roll_back)
-
     def _once(self, send: Callable[[], _T]) -> _T:
         if self._is_sending:
             return send()

@@ -127,7 +127,7 @@ FOR NO KEY UPDATE
 SELECT pg_xact_status(%(xid)s::text::xid8)
 
 -- name: of_tokens
-SELECT {row} FROM {tasks} t WHERE {leased} AND t.token = ANY(%(tokens)s)
+SELECT {row} FROM {tasks} t WHERE {leased} AND t.token = ANY(%(tokens)s::text[])
 
 -- name: expired
 SELECT {row} FROM {tasks} t
@@ -203,7 +203,7 @@ SELECT pg_advisory_xact_lock(l.key) FROM (SELECT key FROM unnest(%(keys)s::bigin
 
 -- name: running
 SELECT t.task_type, count(*) FROM {tasks} t
-WHERE {leased} AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s)
+WHERE {leased} AND t.token IS NOT NULL AND t.task_type = ANY(%(types)s::text[])
 GROUP BY t.task_type
 
 -- name: next

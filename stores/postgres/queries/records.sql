@@ -157,7 +157,7 @@ SELECT EXISTS (
 -- name: find_active
 SELECT t.task_id, t.revision, t.record FROM {tasks} t
 WHERE t.account_id = %(account_id)s AND t.kind = %(kind)s AND t.blocks AND t.user_id = %(user_id)s
-    AND t.status = ANY(%(states)s)
+    AND t.status = ANY(%(states)s::text[])
 ORDER BY t.created_at DESC, t.task_id DESC
 
 -- name: count
