@@ -64,7 +64,7 @@ def test_the_suite_can_be_adopted_as_its_page_says(tmp_path: Path, chosen: str, 
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,  # a guard: with everything else beside it, it has taken two minutes
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
