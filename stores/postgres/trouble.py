@@ -20,6 +20,9 @@ _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _NO_STATEMENT: Final = frozenset({"26000", "42P05"})
 """A prepared statement is not there, or another one of its name is."""
 _NOT_SUPPORTED: Final = "0A000"
+_OF_CACHED_PLANS: Final = "RevalidateCachedQuery"
+"""Where the server finds that a plan is stale (its src/backend/utils/cache/plancache.c). It has no state of its own, and
+what it says is in the server's language."""
 _OF_VALUES: Final = frozenset({"22", "23"})
 """Classes: of values, of constraints."""
 _TOO_DEEP: Final = "54001"
@@ -50,8 +53,8 @@ def is_conflict(error: psycopg.Error) -> bool:
 
 def is_forgotten(error: psycopg.Error) -> bool:
     """Tell whether the server has no plan any more for a statement that it had prepared; it was not executed."""
-    stale = error.sqlstate == _NOT_SUPPORTED and "cached plan" in str(error)
-    return stale or error.sqlstate in _NO_STATEMENT
+    is_stale = error.sqlstate == _NOT_SUPPORTED and error.diag.source_function == _OF_CACHED_PLANS
+    return is_stale or error.sqlstate in _NO_STATEMENT
 
 
 def is_full(error: psycopg.Error) -> bool:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from stores.postgres.connections import BoundedConnection, opener
-from stores.postgres.trouble import TooLong
+from stores.postgres.trouble import TooLong, is_forgotten
 from tests.postgres.grounds import Ground
 
 AFTER = 3
@@ -173,6 +173,21 @@ def test_what_was_prepared_outlasts_a_transaction_that_is_undone(connection: Bou
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert ask(connection, b"SELECT %(it)s::bigint", {"it": 2}) == ([(2,)], 1)
     assert prepared(connection) == 1
+
+
+def test_stale_plan_is_known_in_any_language(connection: BoundedConnection) -> None:
+    connection.execute(b"CREATE TEMPORARY TABLE wide (a int)")
+    often(connection, b"SELECT * FROM wide", {})
+    connection.execute(b"ALTER TABLE wide ADD b int")
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as raised:
+        ask(connection, b"SELECT * FROM wide", {})
+    raised.value.args = ("gespeicherter Plan darf den Ergebnistyp nicht ändern",)
+    assert is_forgotten(raised.value)
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as other:
+        ask(connection, b"SELECT count(*) FROM wide FOR UPDATE", {})
+    other.value.args = ("cached plan must not change result type",)
+    assert not is_forgotten(other.value)
+    assert not is_forgotten(psycopg.errors.FeatureNotSupported("made by the driver"))
 
 
 def test_in_a_pipeline_the_driver_sends_it(connection: BoundedConnection) -> None:
