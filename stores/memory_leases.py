@@ -153,17 +153,20 @@ class LeasesInMemory(LeaseStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        except_types: Sequence[tuple[str, int]] = (),
         handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
     ) -> Sequence[Stored]:
         """Return pending tasks that nobody holds; see :meth:`LeaseStore.unclaimed`."""
+        left_out = frozenset(except_types)
         with self._lock:
             now = self._clock.now()
             found = (
                 stored
                 for stored in self._waiting_records()
                 if (task_types is None or _kind(stored.record) in task_types)
+                and _kind(stored.record) not in left_out
                 and handled in (None, stored.record.handler_version is not None)
                 and max(0.0, now - stored.record.created_at) >= older_than_seconds
             )

@@ -590,6 +590,7 @@ class LeaseStore(TaskStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        except_types: Sequence[tuple[str, int]] = (),
         handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
@@ -597,6 +598,10 @@ class LeaseStore(TaskStore):
         """Return pending tasks of all accounts that nobody holds, oldest first, judged by the store's clock.
 
         ``handled``: True for those that wait for a handler, False for those of plain trackers.
+
+        ``except_types``: tasks of these kinds are left out, also where ``task_types`` names them; a task of a plain
+        tracker is of no kind. They take no place of the ``limit``, and a store does not read their records where it can
+        tell without. Where it cannot, it may look at no more than 1,000 of those whose start time has not come.
 
         For what was never started, what is to be woken up again, and versions that nobody here knows.
         """

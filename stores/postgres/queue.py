@@ -23,6 +23,8 @@ _DEPTH: Final = 16
 """Heads of the queue among which one is looked for that nobody has locked."""
 _DEEPEST: Final = 16 * _DEPTH
 _MOST_PROMOTED: Final = 500
+_MOST_DEFERRED: Final = 1000
+"""That are looked at for those of other kinds: there is no index of the kinds of tasks for later."""
 
 _Kinds = Sequence[tuple[str, int]]
 
@@ -144,22 +146,29 @@ class Queue:
     def unclaimed(
         self,
         task_types: _Kinds | None,
+        except_types: _Kinds,
         older_than_seconds: float,
         limit: int,
         *,
         handled: bool | None,
     ) -> Sequence[Stored]:
         """See :meth:`LeaseStore.unclaimed`."""
+        left_out = _asked(except_types or None)
         params = {
-            **(_asked(task_types) if task_types is not None else {"types": None, "versions": None}),
+            **_asked(task_types),
+            "except_types": left_out["types"],
+            "except_versions": left_out["versions"],
             "handled": handled,
             "older_than_seconds": float(older_than_seconds),
             "limit": limit,
         }
+        by_kind = bool(except_types) and task_types is None and handled is True
 
         def work(session: Session) -> list[Stored]:
             while True:
-                rows = [Row(*row) for row in session.all("unclaimed", params)]
+                rows = self._others(session, except_types, older_than_seconds, limit) if by_kind else None
+                if rows is None:
+                    rows = [Row(*row) for row in session.all("unclaimed", params)]
                 found: list[Stored] = []
                 set_aside = 0
                 for row in rows:
@@ -172,6 +181,18 @@ class Queue:
 
         return self._database.write("look for waiting tasks", work)
 
+    def _others(
+        self, session: Session, except_types: _Kinds, older_than_seconds: float, limit: int
+    ) -> list[Row] | None:
+        """Return what waits of other kinds, without a look at all that waits; None if there is too much of it."""
+        deferred = {"most_deferred": _MOST_DEFERRED}
+        kinds = [kind for kind in session.all("waiting_kinds", deferred) if kind not in except_types]
+        if not kinds:
+            return []
+        asked = {**_asked(kinds), **deferred, "older_than_seconds": float(older_than_seconds), "limit": limit}
+        rows = [Row(*row) for row in session.all("unclaimed_by_kind", asked)]
+        return rows if len(rows) < limit else None
+
     def workload(self) -> Workload:
         """See :meth:`LeaseStore.workload`."""
         found = self._database.read("count what waits", lambda session: session.one("workload"))
@@ -180,5 +201,7 @@ class Queue:
         return Workload(waiting, running, float(oldest_waiting or 0.0), float(oldest_running or 0.0))
 
 
-def _asked(kinds: _Kinds) -> dict[str, object]:
+def _asked(kinds: _Kinds | None) -> dict[str, object]:
+    if kinds is None:
+        return {"types": None, "versions": None}
     return {"types": array(name for name, _ in kinds), "versions": array(version for _, version in kinds)}

@@ -315,12 +315,13 @@ class PostgresTaskStore(LeaseStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        except_types: Sequence[tuple[str, int]] = (),
         handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
     ) -> Sequence[Stored]:
         """Return pending tasks that nobody holds; see :meth:`LeaseStore.unclaimed`."""
-        return self._queue.unclaimed(task_types, older_than_seconds, limit, handled=handled)
+        return self._queue.unclaimed(task_types, except_types, older_than_seconds, limit, handled=handled)
 
     def workload(self) -> Workload:
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""

@@ -352,6 +352,7 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
         self,
         *,
         task_types: Sequence[tuple[str, int]] | None = None,
+        except_types: Sequence[tuple[str, int]] = (),
         handled: bool | None = None,
         older_than_seconds: float = 0.0,
         limit: int,
@@ -361,6 +362,7 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
             "unclaimed",
             lambda: self.inner.unclaimed(
                 task_types=task_types,
+                except_types=except_types,
                 handled=handled,
                 older_than_seconds=older_than_seconds,
                 limit=limit,

@@ -336,14 +336,12 @@ class Rescuer:
     async def _look_for_strangers(self, running: Counter[Kind]) -> None:
         now = self._clock.monotonic()
         if now >= self._look_for_strangers_at:
-            waiting = await self._calls.make(lambda: self._store.unclaimed(handled=True, limit=BATCH))
+            waiting = await self._calls.make(
+                lambda: self._store.unclaimed(except_types=self._registry.kinds(), handled=True, limit=BATCH)
+            )
             # A store may have to look at every waiting task for that.
             self._look_for_strangers_at = now + _LOOK_FOR_STRANGERS_SECONDS
-            self._waiting_strangers = Counter(
-                kind
-                for kind in (_kind(stored.record) for stored in waiting)
-                if self._registry.get(*kind) is None
-            )
+            self._waiting_strangers = Counter(_kind(stored.record) for stored in waiting)
         found = self._waiting_strangers + running
         self.strangers = tuple(sorted(found))
         self._reported &= set(found)  # gone, and worth a word if they come again

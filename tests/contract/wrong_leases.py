@@ -178,6 +178,44 @@ class HasNoLimits(InMemoryTaskStore):
         return super()._next(task_types, None)
 
 
+# ---- the backlog -----------------------------------------------------------------------------------------
+
+
+@caught_by("test_unclaimed_but_for_some_types")
+@caught_by("test_unclaimed_of_other_types_are_found_behind_any_number")
+class LeavesOutAfterTheCut(InMemoryTaskStore):
+    def unclaimed(self, *, except_types=(), limit, **asked):
+        found = super().unclaimed(limit=limit, **asked)
+        return [
+            stored
+            for stored in found
+            if (stored.record.task_type, stored.record.handler_version) not in except_types
+        ]
+
+
+@caught_by("test_unclaimed_but_for_some_types")
+class LeavesOutAllVersions(InMemoryTaskStore):
+    def unclaimed(self, *, except_types=(), **asked):
+        types = {task_type for task_type, _ in except_types}
+        return [stored for stored in super().unclaimed(**asked) if stored.record.task_type not in types]
+
+
+@caught_by("test_unclaimed_but_for_some_types")
+class LeavesOutPlainTasks(InMemoryTaskStore):
+    def unclaimed(self, *, except_types=(), handled=None, **asked):
+        return super().unclaimed(
+            except_types=except_types, handled=True if except_types and handled is None else handled, **asked
+        )
+
+
+@caught_by("test_unclaimed_but_for_some_types")
+class LeavesOutNothingThatIsNamed(InMemoryTaskStore):
+    def unclaimed(self, *, task_types=None, except_types=(), **asked):
+        return super().unclaimed(
+            task_types=task_types, except_types=except_types if task_types is None else (), **asked
+        )
+
+
 # ---- expiry and take-over ----------------------------------------------------------------------------------
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from stores.files.lease import work
 from tests.lease.support import clock_of, control
 from tests.lease.waiting import (
+    KIND,
     MANY,
     CountingOps,
     bucket_of,
@@ -75,6 +77,37 @@ class TestCosts:
         ops.restart()
         assert take(store) is None
         assert dict(ops.counts) == {"listdir": 2}, ops.listed
+
+    def test_kinds_that_are_left_out_are_not_read(self, tmp_path, make):
+        """Nor are their buckets listed: a worker that starts asks for what it has no handler for."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make)
+        ops.restart()
+        assert store.unclaimed(except_types=KIND, handled=True, limit=MANY) == []
+        assert set(ops.counts) == {"listdir"}
+        assert [path for path in ops.listed if "reindex" in path] == []
+        other = make(task_type="other", handler_version=1)
+        store.create(other)
+        ops.restart()
+        (found,) = store.unclaimed(except_types=KIND, handled=True, limit=MANY)
+        assert found.record.task_id == other.task_id
+        assert (ops.counts["open"], ops.counts["read"]) == (1, 1)
+
+    def test_few_for_later_are_read_in_vain(self, tmp_path, make, monkeypatch):
+        """Where start times are waited for, only a record tells the kind."""
+        monkeypatch.setattr(work, "_MOST_READ_IN_VAIN", 3)
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        fill(store, make, not_before=9e9)
+        fields = {"handler_version": 2, "created_at": make.clock.now() + 2000}
+        store.create(make(not_before=9e9, **fields))
+        seen = make(**fields)
+        store.create(seen)
+        ops.restart()
+        asked = store.unclaimed(except_types=KIND, handled=True, limit=MANY)
+        assert [found.record.task_id for found in asked] == [seen.task_id]
+        assert ops.counts["open"] == 4
 
     def test_tasks_of_another_day_are_not_walked_through(self, tmp_path, make):
         ops = CountingOps()

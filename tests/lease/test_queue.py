@@ -148,6 +148,15 @@ class TestBuckets:
         assert take(store) == record.task_id
 
 
+def test_task_that_waits_in_the_place_of_another_kind_is_of_its_own(tmp_path, store, make):
+    """Its record says what it is; a directory that was renamed by hand, say, does not."""
+    store.create(make(handler_version=1))
+    ready = control(tmp_path) / "ready"
+    (ready / "reindex+v1").rename(ready / "other+v1")
+    assert store.unclaimed(except_types=KIND, limit=9) == []
+    assert len(store.unclaimed(except_types=[("other", 2)], limit=9)) == 1
+
+
 class TestLimits:
     @pytest.mark.parametrize("limit", [0, 1, 2])
     def test_never_more_than_max_running(self, store, make, limit):

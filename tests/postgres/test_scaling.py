@@ -111,7 +111,26 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "whose tokens these are": ("of_tokens", {"tokens": ["nothing"]}),
     "the oldest that wait": (
         "unclaimed",
-        {"types": None, "versions": None, "handled": None, "older_than_seconds": 0.0, "limit": 50},
+        {
+            "types": None,
+            "versions": None,
+            "except_types": None,
+            "except_versions": None,
+            "handled": None,
+            "older_than_seconds": 0.0,
+            "limit": 50,
+        },
+    ),
+    "which kinds wait": ("waiting_kinds", {"most_deferred": 50}),
+    "what waits of few kinds": (
+        "unclaimed_by_kind",
+        {
+            "types": ["reindex", "nothing"],
+            "versions": [1, 1],
+            "older_than_seconds": 0.0,
+            "limit": 50,
+            "most_deferred": 50,
+        },
     ),
     "whose term is missing": ("stamp", {"limit": 10, "lease_seconds": 30.0}),
     "what is old": ("purgeable", {"states": ["completed", "failed"], "cutoffs": [1e9, 1e9], "limit": 100}),

@@ -11,7 +11,7 @@ import pytest
 from task_tracker import HandlerRegistry, LeaseLost, StoreUnavailable, TaskStatus
 from task_tracker.reconciler import Reconciled
 from task_tracker.worker.loop import Claimer
-from task_tracker.worker.rescuing import Rescued
+from task_tracker.worker.rescuing import BATCH, Rescued
 from task_tracker.worker.shift import Shift
 from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER
@@ -166,6 +166,27 @@ def test_unknown_kinds_are_told_once_for_as_long_as_they_wait(crew: Crew) -> Non
 
     asyncio.run(scenario())
     assert len(crew.told("kind_unknown")) == 2
+
+
+def test_unknown_kinds_are_told_of_behind_any_number_that_are_known(crew: Crew) -> None:
+    """As many wait before it as a pass looks at; these are not looked at."""
+    tracker = crew.tracker()
+    for number in range(BATCH):
+        tracker.submit("note", resource_id=str(number), **OWNER)
+    strangers = HandlerRegistry()
+    strangers.register("note", version=2, handler="tests.runtime.work:note")
+    for _ in range(2):
+        crew.tracker(strangers).submit("note", **OWNER)
+
+    async def scenario() -> None:
+        async with crew.worker(rescue=False, gates={"note": lambda: False}) as worker:
+            await worker.rescue()
+            assert worker.status().unknown_kinds == (("note", 2),)
+
+    asyncio.run(scenario())
+    assert [event.facts for event in crew.told("kind_unknown")] == [
+        {"task_type": "note", "version": 2, "waiting": 2}
+    ]
 
 
 def test_work_that_takes_longer_than_any_limit_is_left_alone(crew: Crew) -> None:

@@ -29,6 +29,8 @@ __all__ = ["Work"]
 
 _MOST_AT_ONCE: Final = 8
 """That are grabbed before the first is begun: whoever asks about one of them meanwhile waits for it."""
+_MOST_READ_IN_VAIN: Final = 1000
+"""Records of kinds that were to be left out: where start times are waited for, names do not tell the kind."""
 
 
 class Work:
@@ -239,6 +241,7 @@ class Work:
     def unclaimed(
         self,
         task_types: Sequence[tuple[str, int]] | None,
+        except_types: AbstractSet[tuple[str, int]],
         older_than_seconds: float,
         limit: int,
         *,
@@ -246,17 +249,21 @@ class Work:
     ) -> Sequence[Stored]:
         """Return waiting tasks, oldest first."""
         now_ns = self._control.now_ns() if older_than_seconds > 0 else 0
+        later = f"{self._control.later}/"
+        in_vain = 0
         found: list[Stored] = []
         for path, name in sorted(
             (
                 (path, name)
-                for path, name in self._waiting(task_types, handled)
+                for path, name in self._waiting(task_types, handled, except_types)
                 if not now_ns or self._is_old(path, name, now_ns, older_than_seconds)
             ),
             key=lambda place: place[1].sort,
         ):
             if len(found) >= limit:
                 break
+            if in_vain >= _MOST_READ_IN_VAIN and path.startswith(later):
+                continue
             try:
                 stored = self._stored(path, name)
             except (OSError, TaskTrackerError) as error:
@@ -267,7 +274,10 @@ class Work:
             if stored.record.status is not TaskStatus.PENDING:
                 self.replaced(path, name, stored.record)
                 continue
-            if task_types is None or (stored.record.task_type, stored.record.handler_version) in task_types:
+            kind = stored.record.task_type, stored.record.handler_version
+            if kind in except_types:
+                in_vain += 1
+            elif task_types is None or kind in task_types:
                 found.append(stored)
         return sorted(found, key=lambda stored: Cursor.of(stored.record))
 
@@ -312,7 +322,10 @@ class Work:
         )
 
     def _waiting(
-        self, task_types: Sequence[tuple[str, int]] | None, handled: bool | None = None
+        self,
+        task_types: Sequence[tuple[str, int]] | None,
+        handled: bool | None = None,
+        except_types: AbstractSet[tuple[str, int]] = frozenset(),
     ) -> Iterator[tuple[str, EntryName]]:
         if task_types is None and handled is not True:
             for shard in self._control.shard_names():
@@ -327,9 +340,11 @@ class Work:
             kinds = self._queue.kinds()
         else:
             kinds = [self._control.kind_directory(*kind) for kind in dict.fromkeys(task_types)]
+        left_out = {self._control.kind_directory(*kind) for kind in except_types}
         for kind in kinds:
-            for _, path, name in self._queue.all_ready(kind):
-                yield path, name
+            if kind not in left_out:
+                for _, path, name in self._queue.all_ready(kind):
+                    yield path, name
         for _, path, name in self._queue.all_later():
             yield path, name
 

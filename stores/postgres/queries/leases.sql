@@ -221,18 +221,77 @@ FOR UPDATE OF t SKIP LOCKED
 -- name: heads_seen
 SELECT count(*) FROM ({heads}) h
 
+-- fragment: kinds_left_out
+unnest(%(except_types)s::text[], %(except_versions)s::bigint[]) AS e (task_type, version)
+
+-- fragment: old_enough
+(%(older_than_seconds)s <= 0 OR t.created_at <= {unix_now} - %(older_than_seconds)s)
+
 -- name: unclaimed
 SELECT {row} FROM {tasks} t
 WHERE t.status = 'pending' AND t.token IS NULL AND NOT t.unreadable
     AND (%(handled)s::boolean IS NULL OR (t.handler_version IS NOT NULL) = %(handled)s)
-    AND (
-        %(older_than_seconds)s <= 0
-        OR t.created_at <= {unix_now} - %(older_than_seconds)s
-    )
+    AND {old_enough}
     AND (
         %(types)s::text[] IS NULL
         OR EXISTS (SELECT FROM {kinds} WHERE k.task_type = t.task_type AND k.version = t.handler_version)
     )
+    AND (
+        %(except_types)s::text[] IS NULL
+        OR NOT EXISTS (
+            SELECT FROM {kinds_left_out} WHERE e.task_type = t.task_type AND e.version = t.handler_version
+        )
+    )
+ORDER BY t.created_at, t.task_id, t.user_id
+LIMIT %(limit)s
+
+-- fragment: first_deferred
+(SELECT d.* FROM {tasks} d WHERE d.deferred ORDER BY d.not_before LIMIT %(most_deferred)s)
+
+-- name: waiting_kinds
+-- Each next kind is where its predecessor ends in the queue's index, so that it does not matter how many tasks there are
+-- of each. Those for later are in no such order: of these the first ones are looked at.
+WITH RECURSIVE types AS (
+    (SELECT t.task_type FROM {tasks} t WHERE {waits} ORDER BY t.task_type LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT t.task_type FROM {tasks} t WHERE {waits} AND t.task_type > y.task_type ORDER BY t.task_type LIMIT 1
+    )
+    FROM types y WHERE y.task_type IS NOT NULL
+), kinds AS (
+    SELECT y.task_type, (
+        SELECT t.handler_version FROM {tasks} t
+        WHERE {waits} AND t.task_type = y.task_type AND t.handler_version IS NOT NULL
+        ORDER BY t.handler_version LIMIT 1
+    ) AS version
+    FROM types y WHERE y.task_type IS NOT NULL
+    UNION ALL
+    SELECT k.task_type, (
+        SELECT t.handler_version FROM {tasks} t
+        WHERE {waits} AND t.task_type = k.task_type AND t.handler_version > k.version
+        ORDER BY t.handler_version LIMIT 1
+    )
+    FROM kinds k WHERE k.version IS NOT NULL
+)
+SELECT k.task_type, k.version FROM kinds k WHERE k.version IS NOT NULL
+UNION
+SELECT t.task_type, t.handler_version FROM {first_deferred} t WHERE t.handler_version IS NOT NULL
+
+-- name: unclaimed_by_kind
+-- Tasks of few kinds, found without a look at others: all of them if they are fewer than the limit, otherwise some. They
+-- are in the order of the queue's index so that this is the one that is used.
+SELECT {row} FROM (
+    SELECT w.* FROM {kinds} CROSS JOIN LATERAL (
+        SELECT t.* FROM {tasks} t
+        WHERE {waits} AND t.task_type = k.task_type AND t.handler_version = k.version AND {old_enough}
+        ORDER BY t.priority DESC, t.created_at, t.task_id
+        LIMIT %(limit)s
+    ) w
+    UNION ALL
+    SELECT t.* FROM {first_deferred} t
+    WHERE t.status = 'pending' AND t.token IS NULL AND NOT t.unreadable AND {old_enough}
+        AND EXISTS (SELECT FROM {kinds} WHERE k.task_type = t.task_type AND k.version = t.handler_version)
+) t
 ORDER BY t.created_at, t.task_id, t.user_id
 LIMIT %(limit)s
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from task_tracker.records import TaskRecord, TaskStatus
@@ -190,16 +192,59 @@ class ChoosingContract(LeaseFixtures):
         assert found(("ingest", 2)) == found() == []
         assert [stored.record for stored in leases.unclaimed(limit=9)] == [plain, first, second, ingest]
 
-    def test_unclaimed_for_some_time(
+    def test_unclaimed_but_for_some_types(
         self, harness: StoreHarness, leases: LeaseStore, make: RecordMaker
     ) -> None:
-        """What was made just now may still be started; what waits for long is found."""
+        """Type and version must both fit; a task of a plain tracker is of no kind. Also those for later."""
+        tomorrow = harness.now() + 86_400
+        plain = leases.create(make()).record
+        first = leases.create(make(handler_version=1)).record
+        second = leases.create(make(handler_version=2, priority=-1)).record
+        leases.create(make(handler_version=1, not_before=tomorrow))
+        later = leases.create(make(handler_version=2, not_before=tomorrow)).record
+        ingest = leases.create(make(task_type="ingest", handler_version=1, priority=9)).record
+
+        def found(*kinds: tuple[str, int], limit: int = 9, **asked: Any) -> list[TaskRecord]:
+            return [stored.record for stored in leases.unclaimed(except_types=kinds, limit=limit, **asked)]
+
+        assert found(_KIND) == [plain, second, later, ingest]
+        assert found(_KIND, handled=True) == [second, later, ingest]
+        assert found(_KIND, handled=True, limit=2) == [second, later]
+        assert found(_KIND, handled=False) == [plain]
+        assert found(_KIND, ("reindex", 2)) == [plain, ingest]
+        assert found(_KIND, ("reindex", 2), ("ingest", 1), handled=True) == []
+        assert found(("reindex", 2), ("ingest", 2), limit=2) == [plain, first]
+        assert found(_KIND, ("nothing", 1), task_types=[_KIND, ("ingest", 1)]) == [ingest]
+        assert found(_KIND, task_types=[_KIND]) == found(task_types=[]) == []
+        assert len(found()) == 6
+
+    def test_unclaimed_of_other_types_are_found_behind_any_number(
+        self, leases: LeaseStore, make: RecordMaker
+    ) -> None:
+        """What is left out takes no place of the limit."""
+        for record in make.many(12, handler_version=1):
+            leases.create(record)
+        others = [leases.create(make(handler_version=2)).record for _ in range(3)]
+        asked = leases.unclaimed(except_types=[_KIND], handled=True, limit=2)
+        assert [stored.record for stored in asked] == others[:2]
+        claimed_by(leases, others[0].key)
+        asked = leases.unclaimed(except_types=[_KIND], limit=2)
+        assert [stored.record for stored in asked] == others[1:]
+
+    @pytest.mark.parametrize("version", [None, 1])
+    def test_unclaimed_for_some_time(
+        self, harness: StoreHarness, leases: LeaseStore, make: RecordMaker, version: int | None
+    ) -> None:
+        """What was made just now may still be started; what waits for long is found. Also beside kinds left out."""
         then = harness.now() - 1000
-        old = leases.create(make(created_at=then, updated_at=then)).record
+        old = leases.create(make(created_at=then, updated_at=then, handler_version=version)).record
         harness.lapse(leases, 1000)
-        new = leases.create(make(created_at=harness.now(), updated_at=harness.now())).record
-        found = leases.unclaimed(older_than_seconds=500, limit=9)
-        assert [stored.record for stored in found] == [old]
+        now = harness.now()
+        new = leases.create(make(created_at=now, updated_at=now, handler_version=version)).record
+        handled = version is not None
+        for others in ([], [("nothing", 1)]):
+            found = leases.unclaimed(except_types=others, handled=handled, older_than_seconds=500, limit=9)
+            assert [stored.record for stored in found] == [old]
         assert [stored.record for stored in leases.unclaimed(limit=9)] == [old, new]
         assert [*leases.unclaimed(older_than_seconds=100_000, limit=9)] == []
 
