@@ -21,8 +21,8 @@ _NO_STATEMENT: Final = frozenset({"26000", "42P05"})
 """A prepared statement is not there, or another one of its name is."""
 _NOT_SUPPORTED: Final = "0A000"
 _OF_CACHED_PLANS: Final = "RevalidateCachedQuery"
-"""Where the server finds that a plan is stale (its src/backend/utils/cache/plancache.c). It has no state of its own, and
-what it says is in the server's language."""
+"""Where the server finds that a plan is stale (its src/backend/utils/cache/plancache.c). That error has no SQLSTATE of
+its own, and what it says is in the server's language."""
 _OF_VALUES: Final = frozenset({"22", "23"})
 """Classes: of values, of constraints."""
 _TOO_DEEP: Final = "54001"
