@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from task_tracker.call_threads import CallThreads
+from task_tracker.worker.calls import cancel
 
 __all__ = ["Alone", "run_alone"]
 
@@ -78,7 +79,7 @@ def _wind_up(loop: asyncio.AbstractEventLoop, threads: _DaemonExecutor) -> tuple
 async def _cancel_all() -> int:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
-        task.cancel()
+        cancel(task)
     await _for_a_while(*tasks)
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:

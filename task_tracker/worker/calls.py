@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
@@ -15,7 +16,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from task_tracker.call_threads import CallThreads, Share
 
-__all__ = ["After", "Answer", "Calls", "Kept", "Tell", "look_at"]
+__all__ = ["After", "Answer", "Calls", "Kept", "Tell", "cancel", "look_at"]
+
+_log = logging.getLogger("task_tracker")
 
 _T = TypeVar("_T")
 
@@ -255,7 +258,7 @@ class Kept:
         """Cancel all of them and return them."""
         tasks = list(self._tasks)
         for task in tasks:
-            task.cancel()
+            cancel(task)
         return tasks
 
 
@@ -266,6 +269,15 @@ def _hand_over(waited: asyncio.Future[Any], answer: Answer) -> None:
         waited.set_result(answer.value)
     else:
         waited.set_exception(answer.error)
+
+
+def cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task in which users' code runs. Raises nothing: one that cannot be cancelled goes on."""
+    try:
+        task.cancel()
+    except Exception:  # noqa: BLE001  # what it waits for is asked first, and may be users' code
+        # Others that are to stop with it must not wait.
+        _log.exception("%s cannot be cancelled", task.get_name(), extra={"event": "cancel_failed"})
 
 
 def look_at(future: asyncio.Future[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from task_tracker.call_threads import Share
 from task_tracker.handlers import HandlerRegistry
-from task_tracker.worker.calls import Calls, look_at
+from task_tracker.worker.calls import Calls, cancel, look_at
 from task_tracker.worker.running import is_async
 
 __all__ = ["Resources"]
@@ -75,7 +75,7 @@ class Resources:
         self._is_closed = True
         builds, self._builds = self._builds, {}
         for name, build in reversed(builds.items()):
-            build.cancel()  # does nothing to those that are done
+            cancel(build)  # does nothing to those that are done
             await asyncio.wait({build}, timeout=self._close_seconds)
             if build.done() and not build.cancelled() and build.exception() is None:
                 await self._close(name, build.result())
@@ -126,7 +126,7 @@ class Resources:
             else:
                 error = TimeoutError(f"it does not end within {self._close_seconds:g} seconds")
         finally:
-            closing.cancel()
+            cancel(closing)
         if error is not None:  # the others are to be closed all the same
             _log.error(
                 "resource %r could not be closed",

@@ -10,18 +10,15 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import logging
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from task_tracker.worker.calls import Calls, Kept
+from task_tracker.worker.calls import Calls, Kept, cancel
 from task_tracker.worker.outcomes import Raised, Returned, StopReason
 
 __all__ = ["CoroutineRun", "Did", "HandlerRun", "ThreadRun", "is_async"]
-
-_log = logging.getLogger("task_tracker")
 
 Did = Returned | Raised
 
@@ -97,11 +94,7 @@ class CoroutineRun(HandlerRun):
 
     def stop(self) -> None:
         """Cancel the coroutine where it waits."""
-        try:
-            self._task.cancel()
-        except Exception:  # noqa: BLE001  # what it waits for is asked first, and may be users' code
-            # It is left behind like one that does not heed it; others that are to stop with it must not wait.
-            _log.exception("%s cannot be cancelled", self._task.get_name(), extra={"event": "cancel_failed"})
+        cancel(self._task)
 
     async def _run(self, function: Callable[[], Any]) -> None:
         self._is_started = True

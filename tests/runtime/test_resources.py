@@ -388,3 +388,42 @@ def test_a_build_under_way_ends_with_the_worker(clock: FakeClock) -> None:
             await asked
 
     run(clock, main())
+
+
+class Uncancellable(asyncio.Future[None]):
+    def cancel(self, msg: object = None) -> bool:
+        raise ValueError("this cannot be cancelled")
+
+
+@pytest.mark.parametrize("where", ["build", "close"])
+def test_what_breaks_whoever_cancels_it_keeps_no_other_from_being_closed(
+    clock: FakeClock, caplog: Any, where: str
+) -> None:
+    log: list[str] = []
+    waited: list[Uncancellable] = []
+
+    async def wait() -> None:
+        waited.append(Uncancellable())
+        await waited[0]
+
+    class Waits:
+        aclose = staticmethod(wait)
+
+    async def main() -> None:
+        shared = resources(good=lambda: ClosedAsync("good", log), odd=wait if where == "build" else Waits)
+        await shared.get("good")
+        asked = asyncio.create_task(shared.get("odd"))
+        await (until(lambda: bool(waited)) if where == "build" else asked)
+        ending = asyncio.create_task(shared.aclose())
+        try:
+            await until(lambda: bool(waited) and (where == "close" or "cannot be cancelled" in caplog.text))
+            clock.advance(10.0)
+            await ending
+            assert log == ["good"]
+        finally:
+            waited[0].set_result(None)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+
+    run(clock, main())
+    assert "cannot be cancelled" in caplog.text

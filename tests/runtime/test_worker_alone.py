@@ -44,8 +44,20 @@ async def stubborn(ctx: Any, payload: Any) -> None:
     WORK.leave(ctx)
 
 
+class Uncancellable(asyncio.Future[None]):
+    def cancel(self, msg: object = None) -> bool:
+        raise ValueError("this cannot be cancelled")
+
+
+async def waiting(ctx: Any, payload: Any) -> None:
+    """Wait for what breaks whoever cancels it."""
+    WORK.enter(ctx)
+    await Uncancellable()
+
+
 def deaf() -> HandlerRegistry:
     made = registry()
+    made.register("waiting", handler=f"{__name__}:waiting", cleanup_seconds=0.05)
     made.register("to_thread", handler=f"{__name__}:to_thread", cleanup_seconds=PATIENCE)
     made.register("stubborn", handler=f"{__name__}:stubborn", cleanup_seconds=0.05)
     return made
@@ -54,9 +66,10 @@ def deaf() -> HandlerRegistry:
 # ---- the worker --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["to_thread", "stubborn"])
+@pytest.mark.parametrize("kind", ["to_thread", "stubborn", "waiting"])
 def test_a_run_ends_whatever_its_handlers_refuse(kind: str) -> None:
-    """[D049] A thread of ``asyncio.to_thread``, a coroutine that swallows its cancellation: told, left, and counted."""
+    """[D049] A thread of ``asyncio.to_thread``, a coroutine that swallows its cancellation, or waits for what breaks
+    it: told, left, and counted."""
     crew = Crew(SYSTEM_CLOCK, InMemoryTaskStore())
     tracker = crew.tracker(deaf())
     task = tracker.submit(kind, account_id="acme", user_id="alice").record
