@@ -7,10 +7,11 @@ change records or to lock: the store calls under its own lock.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import orjson
@@ -150,9 +151,10 @@ class Waiting:
         if not places:
             del self._places[kind]
 
-    def first(self, kind: tuple[str, int], suits: Callable[[TaskKey], bool]) -> list[tuple[object, TaskKey]]:
-        """Return the first task of ``kind`` that suits, with its place: one or none."""
-        return next(([place] for place in self._places.get(kind, ()) if suits(place[1])), [])
+    def of(self, kinds: Iterable[tuple[str, int]]) -> Iterator[TaskKey]:
+        """Iterate over the tasks of these kinds, in one order."""
+        merged = heapq.merge(*(self._places.get(kind, ()) for kind in dict.fromkeys(kinds)))
+        return (key for _, key in merged)
 
 
 class Notices:

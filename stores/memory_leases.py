@@ -7,9 +7,11 @@ books. Refuses to store anything itself.
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from stores.memory_holds import Evidence, Holds, Notices, Waiting
 from task_tracker import transitions
@@ -63,6 +65,11 @@ class LeasesInMemory(LeaseStore):
             return self._take(
                 transitions.claimed(record, self._clock.now(), attempt) if count_attempt else record, attempt
             )
+
+    def claimable(self, *, task_types: Sequence[tuple[str, int]], limit: int) -> Sequence[TaskKey]:
+        """Return what could be claimed next; see :meth:`LeaseStore.claimable`."""
+        with self._lock:
+            return [*islice(self._claimable(task_types), limit)]
 
     def renew(self, lease: Lease) -> None:
         """Heartbeat; see :meth:`LeaseStore.renew`."""
@@ -231,20 +238,16 @@ class LeasesInMemory(LeaseStore):
     ) -> TaskKey | None:
         running = self._holds.by_type(lambda key: self._records[key].record.task_type) if max_running else {}
         limits = max_running or {}
+        allowed = [kind for kind in task_types if running.get(kind[0], 0) < limits.get(kind[0], math.inf)]
+        return next(self._claimable(allowed), None)
+
+    def _claimable(self, task_types: Sequence[tuple[str, int]]) -> Iterator[TaskKey]:
         now = self._clock.now()
-
-        def suits(key: TaskKey) -> bool:
+        kinds = [kind for kind in task_types if kind[0] not in self._notices.paused]
+        for key in self._waiting.of(kinds):
             not_before = self._records[key].record.not_before
-            return (not_before is None or not_before <= now) and self._holds.find(key) is None
-
-        found = [
-            place
-            for kind in task_types
-            if kind[0] not in self._notices.paused
-            and (kind[0] not in limits or running.get(kind[0], 0) < limits[kind[0]])
-            for place in self._waiting.first(kind, suits)
-        ]
-        return min(found)[1] if found else None
+            if (not_before is None or not_before <= now) and self._holds.find(key) is None:
+                yield key
 
     def _waiting_records(self) -> Iterator[Stored]:
         for key, stored in self._records.items():

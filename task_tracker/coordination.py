@@ -7,8 +7,7 @@ the store keeps what is paused, and holds every claim to it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from task_tracker.errors import CapabilityMissing, TaskTrackerError
@@ -19,7 +18,6 @@ __all__ = ["Coordination"]
 
 _WOKEN: Final = 2
 """Tasks that are announced: each that ends announces the next ones."""
-_LOOKED_AT: Final = 1000
 
 
 class Coordination:
@@ -39,10 +37,10 @@ class Coordination:
         leases = self._asked("resume a type for")
         leases.unpause(task_type)
         with contextlib.suppress(TaskTrackerError):  # a hint less; they are found by looking
-            waiting = leases.unclaimed(handled=True, limit=_LOOKED_AT)
-            keys = (stored.record.key for stored in waiting if stored.record.task_type == task_type)
-            if woken := [*islice(keys, _WOKEN)]:
-                self._waking.wake(woken)
+            # Only workers that live can be woken, and they say which versions they have handlers for.
+            kinds = {kind for fact in leases.facts() for kind in _kinds(fact) if kind[0] == task_type}
+            if kinds and (waiting := leases.claimable(task_types=[*kinds], limit=_WOKEN)):
+                self._waking.wake(waiting)
 
     def paused(self) -> Sequence[str]:
         """Return the paused types."""
@@ -71,3 +69,12 @@ class Coordination:
                 "backend, or the memory backend within one process"
             )
         return self._leases
+
+
+def _kinds(fact: WorkerFact) -> Iterator[tuple[str, int]]:
+    """Iterate over the kinds that a worker has handlers for; one of another version may say something else."""
+    kinds = fact.data.get("kinds")
+    for kind in kinds if isinstance(kinds, list) else ():
+        match kind:
+            case [str(task_type), int(version)] if not isinstance(version, bool):
+                yield task_type, version

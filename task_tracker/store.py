@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import heapq
 import math
 import threading
 from abc import ABC, abstractmethod
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 
 import orjson
 
-from task_tracker import codec, defaults
+from task_tracker import codec, defaults, transitions
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import CapabilityMissing, CorruptRecord, SettingsError
 from task_tracker.flags import Flag
@@ -444,6 +445,8 @@ class WorkerFact(NamedTuple):
 FORGOTTEN_SECONDS: Final = 86_400.0
 """How long the fact of a worker that died is kept after its life has ended, for whoever looks for the reason."""
 
+_MOST_LOOKED_AT: Final = 1000
+
 
 class LeaseStore(TaskStore):
     """A store that adds ownership. It is the only way in which a handler's task is written.
@@ -506,6 +509,26 @@ class LeaseStore(TaskStore):
             self.claim(holder=holder, task_types=task_types, max_running=max_running) if most > 0 else None
         )
         return [] if claimed is None else [claimed]
+
+    def claimable(self, *, task_types: Sequence[tuple[str, int]], limit: int) -> Sequence[TaskKey]:
+        """Return which tasks a ``claim`` of these kinds could take now, ``limit`` at most, the one that is next first.
+
+        Start time reached, type not paused, held by nobody, in the order of claims; ``max_running`` is not looked at.
+        Takes none of them. A hint: it may be out of date when it is returned, and no record has to be read for it. For
+        whom to wake: a worker asks after each task of a type with a limit, so it should cost no more than a claim does,
+        however much waits.
+
+        Unless a store does it better, it looks among the 1,000 oldest of ``unclaimed``, and compares start times with
+        this host's clock: that reads them all, and finds nothing behind them.
+        """
+        now, paused = SYSTEM_CLOCK.now(), frozenset(self.paused())
+        waiting = (stored.record for stored in self.unclaimed(task_types=task_types, limit=_MOST_LOOKED_AT))
+        found = (
+            record
+            for record in waiting
+            if record.task_type not in paused and (record.not_before is None or record.not_before <= now)
+        )
+        return [record.key for record in heapq.nsmallest(limit, found, key=transitions.claim_order)]
 
     @abstractmethod
     def renew(self, lease: Lease) -> None:

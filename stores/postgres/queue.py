@@ -15,6 +15,7 @@ from stores.postgres.ownership import Ownership
 from stores.postgres.rows import Row, Rows, array
 from task_tracker.clock import Clock
 from task_tracker.errors import CorruptRecord
+from task_tracker.records import TaskKey
 from task_tracker.store import Lease, Stored, Workload
 
 __all__ = ["Queue"]
@@ -142,6 +143,18 @@ class Queue:
             elif asked:
                 return [], False  # all that there are, or so many that others are about to free some
             asked = True  # one that merely changed while it was being locked is elsewhere now, and waits all the same
+
+    def claimable(self, kinds: _Kinds, limit: int) -> Sequence[TaskKey]:
+        """See :meth:`LeaseStore.claimable`."""
+        asked = {**_asked([*dict.fromkeys(kinds)]), "depth": limit}
+
+        def work(session: Session) -> list[TaskKey]:
+            while True:
+                rows = session.all("claimable", asked)
+                if not rows[0][0] or not session.run("promote", {"limit": _MOST_PROMOTED}):
+                    return [TaskKey(*row[1:]) for row in rows if row[1] is not None]
+
+        return self._database.write("look for waiting tasks", work) if kinds else []
 
     def unclaimed(
         self,

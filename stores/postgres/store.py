@@ -277,6 +277,10 @@ class PostgresTaskStore(LeaseStore):
         """Take the next tasks in one transaction; see :meth:`LeaseStore.claim_several`."""
         return self._queue.claim(task_types, max_running, holder, most=most)
 
+    def claimable(self, *, task_types: Sequence[tuple[str, int]], limit: int) -> Sequence[TaskKey]:
+        """Return what could be claimed next; see :meth:`LeaseStore.claimable`."""
+        return self._queue.claimable(task_types, limit)
+
     def renew(self, lease: Lease) -> None:
         """Heartbeat; see :meth:`LeaseStore.renew`."""
         self._ownership.renew(lease)

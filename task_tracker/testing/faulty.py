@@ -64,6 +64,7 @@ OPERATIONS: Final = frozenset(
 LEASE_OPERATIONS: Final = frozenset(
     {
         "claim",
+        "claimable",
         "renew",
         "commit",
         "release",
@@ -284,6 +285,10 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
     def claim(self, key: TaskKey | None = None, **asked: Any) -> tuple[Lease, Stored] | None:
         """See :meth:`LeaseStore.claim`."""
         return self._call("claim", lambda: self.inner.claim(key, **asked))
+
+    def claimable(self, *, task_types: Sequence[tuple[str, int]], limit: int) -> Sequence[TaskKey]:
+        """See :meth:`LeaseStore.claimable`."""
+        return self._call("claimable", lambda: self.inner.claimable(task_types=task_types, limit=limit))
 
     def watch_queue(self, on_waiting: Callable[[], None]) -> AbstractContextManager[None]:
         """Watch the inner store's queue; never fails by plan."""

@@ -327,9 +327,9 @@ class Shift:
         kind = record.task_type, record.handler_version
 
         def announce() -> None:
-            waiting = self._terms.store.unclaimed(task_types=[kind], limit=RELAYED)
+            waiting = self._terms.store.claimable(task_types=[kind], limit=RELAYED)
             if waiting:
-                self._terms.tracker.waking.wake([one.record.key for one in waiting])
+                self._terms.tracker.waking.wake(waiting)
 
         self._start_relay(announce)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from task_tracker.call_threads import NoThread
@@ -182,11 +183,11 @@ class SingleShift(Shift):
         self._is_owing = False  # before looking: who is turned away meanwhile makes it owing again
         is_done = False
         try:
-            waiting = self._terms.store.unclaimed(task_types=self._terms.limits.registered, limit=RELAYED + 1)
-            is_done = self._announce([one.record.key for one in waiting[:RELAYED]])
+            waiting = self._terms.store.claimable(task_types=self._terms.limits.registered, limit=RELAYED + 1)
+            is_done = self._announce(waiting[:RELAYED])
             is_done = is_done and len(waiting) <= RELAYED
         finally:
             self._is_owing = self._is_owing or not is_done
 
-    def _announce(self, keys: list[TaskKey]) -> bool:
+    def _announce(self, keys: Sequence[TaskKey]) -> bool:
         return not keys or self._terms.tracker.waking.wake(keys)

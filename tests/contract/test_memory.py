@@ -10,9 +10,10 @@ from stores.memory import InMemoryTaskStore
 from task_tracker.errors import LeaseHeld, LeaseLost, SettingsError
 from task_tracker.records import TaskStatus
 from task_tracker.registry import open_store
-from task_tracker.store import Query, StoreOptions
+from task_tracker.store import LeaseStore, Query, StoreOptions
 from task_tracker.testing import FakeClock, LeaseStoreContract, RecordMaker
 from task_tracker.testing.answers import claimed_by, fetch, listed, taken_over
+from task_tracker.testing.contract.choosing import ChoosingContract
 from tests.contract.harnesses import MemoryHarness
 
 
@@ -20,6 +21,20 @@ class TestMemoryStore(LeaseStoreContract):
     @pytest.fixture
     def harness(self):
         return MemoryHarness()
+
+
+class _NamesByDefault(InMemoryTaskStore):
+    """As a store that knows nothing better."""
+
+    claimable = LeaseStore.claimable
+
+
+class TestDefaultsOfTheSeam(ChoosingContract):
+    """A backend need not say what could be claimed: it is found among what waits."""
+
+    @pytest.fixture
+    def harness(self):
+        return MemoryHarness(_NamesByDefault)
 
 
 class TestMemoryLeases:
@@ -58,6 +73,15 @@ class TestMemoryLeases:
         clock.advance(4)
         taken_over(store, store.expired()[0])
         assert lease.lost.is_set()
+
+    def test_what_has_become_due_is_claimable(self):
+        clock = FakeClock()
+        store, make = InMemoryTaskStore(clock=clock), RecordMaker()
+        record = make(handler_version=1, not_before=clock.now() + 60)
+        store.create(record)
+        assert store.claimable(task_types=[("reindex", 1)], limit=2) == []
+        clock.advance(61)
+        assert store.claimable(task_types=[("reindex", 1)], limit=2) == [record.key]
 
     def test_configuration(self):
         clock = FakeClock()

@@ -178,6 +178,102 @@ class HasNoLimits(InMemoryTaskStore):
         return super()._next(task_types, None)
 
 
+# ---- who could be next -----------------------------------------------------------------------------------
+
+
+class _LooksItself(InMemoryTaskStore):
+    """Looks through all that waits; ``_suits`` and ``_place`` say what is claimable, and in which order."""
+
+    def claimable(self, *, task_types, limit):
+        waiting = [stored.record for stored in super().unclaimed(task_types=task_types, limit=99)]
+        found = [record for record in waiting if self._suits(record)]
+        return [record.key for record in sorted(found, key=self._place)[:limit]]
+
+    def _suits(self, record):
+        is_due = record.not_before is None or record.not_before <= self._clock.now()
+        return is_due and record.task_type not in self.paused()
+
+    def _place(self, record):
+        return transitions.claim_order(record)
+
+
+@caught_by("test_claimable_are_named_in_the_order_of_claims")
+@caught_by("test_claimable_are_found_behind_any_number_of_others")
+class NamesTheOldest(_LooksItself):
+    def _place(self, record):
+        return record.created_at
+
+
+@caught_by("test_claimable_are_named_in_the_order_of_claims")
+class NamesOneKindAfterTheOther(_LooksItself):
+    def _place(self, record):
+        return record.task_type, record.handler_version, transitions.claim_order(record)
+
+
+@caught_by("test_claimable_are_named_in_the_order_of_claims")
+class NamesAll(InMemoryTaskStore):
+    def claimable(self, *, task_types, limit):
+        return super().claimable(task_types=task_types, limit=99)
+
+
+@caught_by("test_claimable_are_named_in_the_order_of_claims")
+class NamesWhatItTakes(InMemoryTaskStore):
+    def claimable(self, *, task_types, limit):
+        claimed = self.claim_several(limit, holder="w", task_types=task_types)
+        return [lease.key for lease, _ in claimed]
+
+
+@caught_by("test_claimable_is_what_a_claim_could_take")
+@caught_by("test_claimable_are_found_behind_any_number_of_others")
+class NamesWhatIsForLater(_LooksItself):
+    def _suits(self, record):
+        return record.task_type not in self.paused()
+
+
+@caught_by("test_claimable_is_what_a_claim_could_take")
+class NamesNothingThatHasAStartTime(_LooksItself):
+    def _suits(self, record):
+        return record.not_before is None and record.task_type not in self.paused()
+
+
+@caught_by("test_claimable_is_what_a_claim_could_take")
+class NamesAllVersions(_LooksItself):
+    def claimable(self, *, task_types, limit):
+        kinds = [(task_type, version) for task_type, _ in task_types for version in range(3)]
+        return super().claimable(task_types=kinds, limit=limit)
+
+
+@caught_by("test_claimable_is_what_a_claim_could_take")
+@caught_by("test_claimable_are_found_behind_any_number_of_others")
+class NamesWhatIsHeld(InMemoryTaskStore):
+    def claimable(self, *, task_types, limit):
+        return [*super().claimable(task_types=task_types, limit=limit), *self._holds._holds][:limit]
+
+
+@caught_by("test_claimable_are_found_behind_any_number_of_others")
+class LeavesOutForLaterAfterTheCut(_LooksItself):
+    def claimable(self, *, task_types, limit):
+        waiting = super().unclaimed(task_types=task_types, limit=99)
+        first = sorted((stored.record for stored in waiting), key=self._place)[:limit]
+        return [record.key for record in first if self._suits(record)]
+
+
+@caught_by("test_claimable_are_found_behind_any_number_of_others")
+class NamesATaskForEachTimeThatItsKindIsNamed(InMemoryTaskStore):
+    def claimable(self, *, task_types, limit):
+        return [
+            key
+            for kind in task_types
+            for key in super(type(self), self).claimable(task_types=[kind], limit=1)
+        ][:limit]
+
+
+@caught_by("test_claimable_is_nothing_of_a_paused_type")
+class NamesWhatIsPaused(_LooksItself):
+    def _suits(self, record):
+        return record.not_before is None or record.not_before <= self._clock.now()
+
+
 # ---- the backlog -----------------------------------------------------------------------------------------
 
 

@@ -78,6 +78,39 @@ class TestCosts:
         assert take(store) is None
         assert dict(ops.counts) == {"listdir": 2}, ops.listed
 
+    def test_who_could_be_next_is_read_off_names(self, tmp_path, make):
+        """A few short listings, of which that of the bucket is used by the next claim; no record is read."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        expected = fill(store, make)
+        for seconds in range(2, 6):  # others, of which nothing is to be listed
+            at = make.clock.now() // 1 + 1000 + seconds
+            store.create(make(handler_version=1, created_at=at, updated_at=at))
+            store.create(make(handler_version=1, created_at=at, updated_at=at, not_before=9e9))
+        ops.restart()
+        named = [key.task_id for key in store.claimable(task_types=KIND, limit=2)]
+        assert named == expected[:2]
+        assert set(ops.counts) == {"listdir", "lstat"}, ops.counts
+        assert (ops.counts["listdir"], ops.counts["lstat"]) == (6, 1), ops.listed
+        bucket = ops.listed[-1]
+        ops.restart()
+        assert take(store) == expected[0]
+        assert bucket not in ops.listed
+
+    def test_who_asks_in_between_costs_claims_nothing(self, tmp_path, make):
+        """Nor changes whose turn it is: what is remembered of a bucket serves both."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        expected = fill(store, make)
+        bucket = str(bucket_of(tmp_path))
+        ops.restart()
+        for number, task_id in enumerate(expected):
+            named = [key.task_id for key in store.claimable(task_types=KIND, limit=2)]
+            assert named == expected[number : number + 2]
+            assert take(store) == task_id
+        assert ops.listed.count(bucket) <= 4
+        assert store.claimable(task_types=KIND, limit=2) == []
+
     def test_kinds_that_are_left_out_are_not_read(self, tmp_path, make):
         """Nor are their buckets listed: a worker that starts asks for what it has no handler for."""
         ops = CountingOps()

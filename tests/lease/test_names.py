@@ -85,6 +85,17 @@ class TestLongIds:
         store.end(lease, transitions.completed(stored.record, 3.0, b"1"))
         assert leftovers(tmp_path) == []
 
+    def test_next_one_is_named_by_its_file(self, tmp_path, store, make):
+        """One whose file is gone is nobody's, and in nobody's way."""
+        records = make.many(2, user_id="u" * 160, handler_version=1)
+        for record in records:
+            store.create(record)
+        kinds = [("reindex", 1)]
+        assert store.claimable(task_types=kinds, limit=2) == [record.key for record in records]
+        first = min(control(tmp_path).glob("ready/*/*/*/*/*/key"))
+        first.unlink()
+        assert store.claimable(task_types=kinds, limit=1) == [records[1].key]
+
     def test_expired_one_is_found_by_its_file(self, tmp_path, store, make):
         record = make("x" * 200, user_id="u" * 100)
         store.create(record)

@@ -68,6 +68,16 @@ class TestStartTime:
         clock_of(store).stepped += 102
         assert take(store) == record.task_id
 
+    def test_it_is_claimable_then(self, tmp_path, store, make):
+        """Whoever asks moves it to where workers look, as whoever claims does."""
+        now = clock_of(store).now()
+        record = make(handler_version=1, not_before=now + 100, created_at=now, updated_at=now)
+        store.create(record)
+        assert store.claimable(task_types=KIND, limit=1) == []
+        clock_of(store).stepped += 102
+        assert store.claimable(task_types=KIND, limit=1) == [record.key]
+        assert entries(tmp_path) == ["ready@0"]
+
     def test_pass_of_the_reconciler_moves_it_on(self, tmp_path, store, make):
         now = clock_of(store).now()
         store.create(make(handler_version=1, not_before=now + 100, created_at=now, updated_at=now))

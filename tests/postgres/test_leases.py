@@ -281,6 +281,21 @@ class TestQueue:
         order = [urgent.task_id, first.task_id, second.task_id]
         assert [next_id(store) for _ in range(3)] == order
 
+    def test_due_tasks_are_claimable_in_their_place(
+        self, ground: Ground, store: PostgresTaskStore, make: RecordMaker
+    ) -> None:
+        """Also while somebody else moves some of them into the queue."""
+        plain = store.create(make(handler_version=1)).record
+        urgent = store.create(make(handler_version=1, not_before=4e9, priority=1)).record
+        assert store.claimable(task_types=[KIND], limit=2) == [plain.key]
+        ground.bring_forward(5e9)
+        with closing(psycopg.connect(ground.dsn)) as other:
+            other.execute(ground.names.fill("SELECT FROM {tasks} WHERE deferred FOR UPDATE", {}))
+            assert store.claimable(task_types=[KIND], limit=2) == [plain.key]
+        assert store.claimable(task_types=[KIND], limit=2) == [urgent.key, plain.key]
+        assert store.claimable(task_types=[KIND], limit=0) == []
+        assert store.claimable(task_types=[], limit=2) == []
+
     def test_task_that_is_given_back_for_later_waits(
         self, ground: Ground, store: PostgresTaskStore, make: RecordMaker
     ) -> None:

@@ -354,6 +354,7 @@ def test_answers_of_reads_are_asked_for_again(scene: Scene) -> None:
         lambda store: store.has_active("acme", None, "reindex", "docs"),
         lambda store: store.find_active("acme", "alice", "reindex", "docs"),
         lambda store: store.unclaimed(limit=1),
+        lambda store: store.claimable(task_types=[KIND], limit=1),
         lambda store: store.workload(),
         lambda store: store.expired(),
         lambda store: store.recover(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -11,25 +11,10 @@ import pytest
 from task_tracker import TaskRecord
 from task_tracker.records import TaskKey
 from task_tracker.testing import FakeClock
-from task_tracker.wakeups import InProcessWakeUp
 from task_tracker.worker.single import OnDemandWorker, Visit
 from tests.core.support import Gate
 from tests.runtime.work import WORK, until
-from tests.runtime.workers import Crew, network, no_thread_is_left
-
-
-class Recording(InProcessWakeUp):
-    """Remembers whom it announced, and may fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.announced: list[str] = []
-        self.error: Exception | None = None
-
-    def wake(self, keys: Sequence[TaskKey]) -> None:
-        if self.error is not None:
-            raise self.error
-        self.announced += [key.task_id for key in keys]
+from tests.runtime.workers import Crew, Recording, network, no_thread_is_left
 
 
 class Demand:
@@ -154,6 +139,26 @@ def test_who_comes_when_all_slots_are_taken_is_turned_away_and_hears_again(deman
         assert len(demand.way.announced) == said, "nothing is owed any more"
 
     working(demand, work, concurrency=2)
+
+
+def test_what_may_not_run_yet_is_not_owed(demand: Demand) -> None:
+    """It hides nothing that may, and is no reason to go on announcing."""
+    later = [demand.submit("hold", not_before=demand.crew.clock.now() + 86_400) for _ in range(4)]
+    tasks = [demand.submit("hold") for _ in range(3)]
+
+    async def work(worker: OnDemandWorker) -> None:
+        first = asyncio.create_task(worker.run_next())
+        await until(lambda: WORK.runs)
+        assert await worker.run_next(tasks[1].key) == Visit("full")
+        WORK.open()
+        await first
+        await until(lambda: demand.way.announced == [task.task_id for task in tasks[1:]])
+        for task in tasks[1:]:
+            assert await worker.run_next() == Visit("ran", task.key)
+        assert await worker.run_next(later[0].key) == Visit("nothing")
+
+    working(demand, work, concurrency=1)
+    assert len(demand.way.announced) == 2
 
 
 def test_what_could_not_be_announced_stays_owed(demand: Demand) -> None:

@@ -13,11 +13,11 @@ from stores import InMemoryTaskStore, PersistentTaskStore
 from stores.files.lease.store import LeaseTaskStore
 from task_tracker import AsyncTaskTracker, CapabilityMissing, InvalidTaskId, StoreUnavailable, TaskTracker
 from task_tracker.clock import SYSTEM_CLOCK
-from task_tracker.store import LeaseStore
+from task_tracker.store import LeaseStore, WorkerFact
 from task_tracker.wakeups import InProcessWakeUp
 from tests.core.support import OWNER
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import Crew, network
+from tests.runtime.workers import Crew, Recording, network
 
 QUICK: Any = {"poll_seconds": (0.001, 0.01)}
 
@@ -86,12 +86,37 @@ def test_resuming_wakes_those_that_wait(crew: Crew) -> None:
     asyncio.run(scenario())
 
 
-def test_a_wake_up_that_fails_fails_no_resume(crew: Crew) -> None:
+def test_resuming_names_two_that_are_next_for_a_worker_that_lives(crew: Crew) -> None:
+    """Of the versions that workers say they know; what they say that makes no sense is passed over."""
+    way = Recording()
+    tracker = crew.tracker(wake_up=way)
+    tracker.pause_type("note")
+    crew.submit("hold", priority=9)
+    crew.submit("note", priority=9, version=7, unregistered=True)
+    crew.submit("note", priority=9, not_before=9e9)
+    tasks = [crew.submit("note", priority=priority).task_id for priority in (0, 1, 2)]
+    kind_like = [["note"], ["note", "1"], ["note", True], ["note", 1, 1], [1, 1], ["note", -1]]
+    odd: tuple[Any, ...] = (None, "all", 7, [], ["note", 1], kind_like)
+    for number, kinds in enumerate(odd):
+        crew.store.publish(WorkerFact(f"odd {number}", {"kinds": kinds}, 60.0))
+    crew.store.publish(WorkerFact("silent", {}, 60.0))
+    tracker.resume_type("note")
+    assert way.announced == [], "nobody lives who could be woken"
+    for name in "ab":
+        crew.store.publish(WorkerFact(name, {"kinds": [["hold", 1], ["note", 1], ["note", 2]]}, 60.0))
+    tracker.resume_type("note")
+    assert way.announced == tasks[:0:-1]
+
+
+@pytest.mark.parametrize("call", ["facts", "claimable"])
+def test_a_wake_up_that_fails_fails_no_resume(crew: Crew, call: str) -> None:
     """The type is resumed; that nobody could be told costs a look."""
     tracker = crew.tracker(wake_up=InProcessWakeUp())
     tracker.pause_type("note")
-    network(tracker).fail(on="unclaimed")
+    crew.store.publish(WorkerFact("lives", {"kinds": [["note", 1]]}, 60.0))
+    network(tracker).fail(on=call, forever=True)
     tracker.resume_type("note")
+    assert network(tracker).calls[call] == 1
     assert crew.tracker().paused_types() == []
 
 

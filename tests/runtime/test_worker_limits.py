@@ -26,7 +26,7 @@ from task_tracker.worker.retrying import attempts_allowed, may_retry, retry_paus
 from task_tracker.worker.slots import Slots
 from tests.core.support import OWNER, record_of
 from tests.runtime.work import WORK, registry, until
-from tests.runtime.workers import THREADS_OF_ONE, Crew
+from tests.runtime.workers import THREADS_OF_ONE, Crew, Recording, network
 
 pytestmark = pytest.mark.usefixtures("fresh_work")
 
@@ -97,6 +97,30 @@ def test_the_end_of_a_task_makes_another_worker_take_what_the_limit_kept_waiting
 
     asyncio.run(scenario())
     assert WORK.most_at_once == 1
+
+
+def test_the_relay_names_only_what_may_run_now() -> None:
+    """Older ones for later are in nobody's way, and what else waits is not read."""
+    crew = Crew(SYSTEM_CLOCK, InMemoryTaskStore())
+    way = Recording()
+    tracker = crew.tracker(wake_up=way)
+    for _ in range(3):
+        tracker.submit("hold", **OWNER, not_before=SYSTEM_CLOCK.now() + 86_400, priority=9)
+    tasks = [tracker.submit("hold", **OWNER).record.task_id for _ in range(4)]
+
+    async def scenario() -> None:
+        async with crew.worker(tracker, max_running={"hold": 1}, rescue=False):
+            await until(lambda: WORK.begun == tasks[:1])
+            way.announced.clear()
+            WORK.open(tasks[0])
+            await until(lambda: WORK.begun == tasks[:2])
+            await until(lambda: tasks[2] in way.announced)
+            WORK.open()
+            await until(lambda: len(WORK.ended) == 4)
+
+    asyncio.run(scenario())
+    assert set(way.announced) <= set(tasks)
+    assert network(tracker).calls["unclaimed"] == 0
 
 
 # ---- pausing -----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -16,12 +16,13 @@ from task_tracker.records import TaskKey
 from task_tracker.store import LeaseStore
 from task_tracker.testing import FakeClock, FaultyStore
 from task_tracker.testing.faulty import FaultyLeaseStore
+from task_tracker.wakeups import InProcessWakeUp
 from task_tracker.worker.hooks import Event
 from task_tracker.worker.worker import Worker
 from tests.core.support import OWNER, PATIENCE, join, own_threads
 from tests.runtime.work import registry
 
-__all__ = ["BEAT", "LEASE", "THREADS_OF_ONE", "Crew", "InThread", "network", "no_thread_is_left"]
+__all__ = ["BEAT", "LEASE", "THREADS_OF_ONE", "Crew", "InThread", "Recording", "network", "no_thread_is_left"]
 
 LEASE, BEAT = 30.0, 10.0
 THREADS_OF_ONE = 3
@@ -98,6 +99,20 @@ def network(tracker: TaskTracker) -> FaultyLeaseStore:
     """The way from a process to the store, which can fail."""
     assert isinstance(tracker.store, FaultyLeaseStore)
     return tracker.store
+
+
+class Recording(InProcessWakeUp):
+    """Remembers whom it announced, and may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.announced: list[str] = []
+        self.error: Exception | None = None
+
+    def wake(self, keys: Sequence[TaskKey]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.announced += [key.task_id for key in keys]
 
 
 class InThread:

@@ -361,6 +361,11 @@ class LeaseTaskStore(FileStore, LeaseStore):
             claimed = self._work.claim_several(most, task_types, holder, max_running or {})
         return [(lease, self._with_seen(stored)) for lease, stored in claimed]
 
+    def claimable(self, *, task_types: Sequence[tuple[str, int]], limit: int) -> Sequence[TaskKey]:
+        """Return what could be claimed next; see :meth:`LeaseStore.claimable`."""
+        with self._trouble("list", self._control.ready):
+            return self._work.claimable(task_types, limit)
+
     def renew(self, lease: Lease) -> None:
         """Heartbeat; see :meth:`LeaseStore.renew`."""
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Final
 
 from stores.files.lease.births import Births
@@ -22,7 +23,7 @@ from stores.files.lease.records import Records
 from stores.files.lease.reports import Reports
 from stores.files.lease.room import LONGEST_WAIT_SECONDS, Room
 from task_tracker.errors import CorruptRecord, TaskTrackerError
-from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Cursor, Stored, Workload
 
 __all__ = ["Work"]
@@ -237,6 +238,15 @@ class Work:
         return False
 
     # ---- questions -----------------------------------------------------------------------------------
+
+    def claimable(self, task_types: Sequence[tuple[str, int]], limit: int) -> list[TaskKey]:
+        """Return the next tasks of these types, as their entries' names say it."""
+        if self._queue.is_time_to_look():
+            self.promote()
+        paused = self._notices.list_paused([task_type for task_type, _ in task_types])
+        waiting = self._queue.next([kind for kind in task_types if kind[0] not in paused])
+        keys = (self._births.key_of(path, name) for _, path, name in waiting)
+        return [*islice((key for key in keys if key is not None), limit)]
 
     def unclaimed(
         self,

@@ -162,9 +162,9 @@ NOT EXISTS (SELECT FROM {paused} p WHERE p.task_type = k.task_type)
 
 -- fragment: heads
 -- The heads of all kinds, in one order.
-SELECT c.place
+SELECT c.*
 FROM {kinds} CROSS JOIN LATERAL (
-    SELECT t.ctid AS place, t.task_id, t.priority, t.created_at FROM {tasks} t
+    SELECT t.ctid AS place, t.account_id, t.user_id, t.task_id, t.priority, t.created_at FROM {tasks} t
     WHERE {waits} AND t.task_type = k.task_type AND t.handler_version = k.version
     ORDER BY t.priority DESC, t.created_at, t.task_id
     LIMIT %(depth)s
@@ -217,6 +217,12 @@ WHERE {waits}
 ORDER BY t.priority DESC, t.created_at, t.task_id
 LIMIT %(most)s
 FOR UPDATE OF t SKIP LOCKED
+
+-- name: claimable
+-- Whether a start time has come that is not in the queue yet, and the heads; one row without a task if there are none.
+SELECT d.is_due, h.account_id, h.user_id, h.task_id
+FROM (SELECT {is_due} AS is_due) d LEFT JOIN ({heads}) h ON true
+ORDER BY h.priority DESC, h.created_at, h.task_id
 
 -- name: heads_seen
 SELECT count(*) FROM ({heads}) h

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.records import TaskKey, TaskRecord, TaskStatus
 from task_tracker.store import Lease, LeaseStore, Stored, Unchanged, Workload
 from task_tracker.testing import jobs
 from task_tracker.testing.answers import claimed_by
@@ -18,6 +18,8 @@ from task_tracker.testing.samples import START, RecordMaker
 __all__ = ["ChoosingContract"]
 
 _KIND = ("reindex", 1)
+_LATER = 9e9
+"""By any clock."""
 
 
 def claim_next(store: LeaseStore, *kinds: tuple[str, int], **limits: int) -> TaskRecord | None:
@@ -27,7 +29,7 @@ def claim_next(store: LeaseStore, *kinds: tuple[str, int], **limits: int) -> Tas
 
 
 class ChoosingContract(LeaseFixtures):
-    """``claim`` of the next task, ``unclaimed`` and ``workload``."""
+    """``claim`` of the next task, ``claimable``, ``unclaimed`` and ``workload``."""
 
     def test_next_is_the_highest_priority_then_the_oldest(
         self, leases: LeaseStore, make: RecordMaker
@@ -153,6 +155,88 @@ class ChoosingContract(LeaseFixtures):
         assert [part for part in drained if not isinstance(part, list)] == []
         assert sorted(taken) == [record.task_id for record in records]
         assert leases.count("acme", "alice") == {"reindex": {"completed": 200}}
+
+    # ---- who could be next -----------------------------------------------------------------------------
+
+    def test_claimable_are_named_in_the_order_of_claims(
+        self, leases: LeaseStore, rescuer: LeaseStore, make: RecordMaker
+    ) -> None:
+        """Of all kinds and owners together, no more than asked for; and naming them takes none."""
+        kinds = [_KIND, ("ingest", 1), ("reindex", 2)]
+        for number, priority in enumerate([None, 5, -1, 0, 5, 7, None, -1, 5]):
+            task_type, version = kinds[number % 3]
+            user_id = ("alice", "bob")[number % 2]
+            leases.create(
+                make(task_type=task_type, handler_version=version, priority=priority, user_id=user_id)
+            )
+        for task_id in "ba":
+            leases.create(make(task_id, handler_version=1, priority=5, created_at=START + 90))
+        named = [*leases.claimable(task_types=kinds, limit=99)]
+        assert len(named) == 11
+        for limit in (1, 2, 5):
+            assert [*rescuer.claimable(task_types=kinds[::-1], limit=limit)] == named[:limit]
+        taken = []
+        while (found := claim_next(leases, *kinds)) is not None:
+            taken.append(found.key)
+            assert [*rescuer.claimable(task_types=kinds, limit=2)] == named[len(taken) :][:2]
+        assert taken == named
+
+    def test_claimable_is_what_a_claim_could_take(
+        self, leases: LeaseStore, rescuer: LeaseStore, make: RecordMaker
+    ) -> None:
+        """No task of a plain tracker or of another kind, none that is held, has ended or is for later."""
+
+        def named(*kinds: tuple[str, int]) -> list[TaskKey]:
+            return [*rescuer.claimable(task_types=kinds, limit=9)]
+
+        leases.create(make())
+        newer = leases.create(make(handler_version=2)).record
+        other = leases.create(make(task_type="ingest", handler_version=1)).record
+        for status in (TaskStatus.COMPLETED, TaskStatus.RUNNING, TaskStatus.CANCELLING):
+            leases.create(make(handler_version=1, status=status))
+        leases.create(make(handler_version=1, not_before=_LATER))
+        assert named(_KIND) == named(("ingest", 2)) == named() == []
+        due = leases.create(make(handler_version=1, not_before=5.0)).record
+        waiting = leases.create(make(handler_version=1)).record
+        assert named(_KIND) == [due.key, waiting.key]
+        assert named(("reindex", 2), ("ingest", 1)) == [newer.key, other.key]
+        for count_attempt in (True, False):
+            lease, stored = claimed_by(leases, due.key, count_attempt=count_attempt)
+            assert named(_KIND) == [waiting.key]
+            leases.release(lease, released(stored.record))
+            assert named(_KIND) == [due.key, waiting.key]
+        leases.request_cancel(due.key)
+        assert named(_KIND) == [waiting.key]
+
+    def test_claimable_are_found_behind_any_number_of_others(
+        self, leases: LeaseStore, make: RecordMaker
+    ) -> None:
+        """What cannot be claimed takes no place of the limit."""
+        for record in make.many(6, handler_version=1, not_before=_LATER, priority=9):
+            leases.create(record)
+        for record in make.many(6, handler_version=1, priority=9):
+            claimed_by(leases, leases.create(record).record.key)
+        low, high = (
+            leases.create(make(handler_version=1, priority=priority)).record for priority in (None, 1)
+        )
+        assert [*leases.claimable(task_types=[_KIND], limit=1)] == [high.key]
+        assert [*leases.claimable(task_types=[_KIND, _KIND], limit=3)] == [high.key, low.key]
+
+    def test_claimable_is_nothing_of_a_paused_type(
+        self, leases: LeaseStore, rescuer: LeaseStore, make: RecordMaker
+    ) -> None:
+        """Until it is paused no more; others are named all the while, whoever paused it."""
+        paused = leases.create(make(handler_version=1, priority=9)).record
+        other = leases.create(make(task_type="ingest", handler_version=1)).record
+        kinds = [_KIND, ("ingest", 1)]
+        assert [*rescuer.claimable(task_types=kinds, limit=1)] == [paused.key]
+        leases.pause("reindex")
+        for store in (leases, rescuer):
+            assert [*store.claimable(task_types=kinds, limit=1)] == [other.key]
+            assert [*store.claimable(task_types=[_KIND], limit=1)] == []
+        leases.unpause("reindex")
+        for store in (leases, rescuer):
+            assert [*store.claimable(task_types=kinds, limit=1)] == [paused.key]
 
     # ---- the backlog -----------------------------------------------------------------------------------
 
