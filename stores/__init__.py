@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from stores.files.lease.store import LeaseTaskStore
@@ -23,13 +23,31 @@ _HOMES: Final = {
 }
 
 
+class _Extra(NamedTuple):
+    package: str
+    extra: str
+
+
+_EXTRAS: Final = {"PostgresTaskStore": _Extra("psycopg", "postgres")}
+
+
 def __getattr__(name: str) -> Any:
     """Import a backend when it is asked for, so that nobody pays for the others."""
     if name not in _HOMES:
         raise AttributeError(f"module 'stores' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        module = import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        if name not in _EXTRAS or error.name != _EXTRAS[name].package:
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs the package {error.name}; install it with pip install "
+            f"'{DISTRIBUTION}[{_EXTRAS[name].extra}]'",
+            name=error.name,
+        ) from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ from task_tracker.errors import (
     AmbiguousTask,
     CapabilityMissing,
     CorruptRecord,
+    InvalidTaskId,
     InvalidTransition,
     LeaseLost,
     StoreUnavailable,
@@ -69,8 +70,10 @@ class RecordAccess:
     def resolve(self, task_id: str, account_id: str | None, user_id: str | None) -> TaskKey | None:
         """Return the key that a call means: the given owner's, or the one cached owner's of this id.
 
-        Raises ValueError for a blank owner, AmbiguousTask if several cached owners fit.
+        Raises ValueError for a blank owner or an id that is no text, AmbiguousTask if several cached owners fit.
         """
+        if not isinstance(task_id, str):  # a UUID, say, which would look like a task that is not there
+            raise InvalidTaskId(f"task_id is {task_id!r:.80}; it must be text, as create() returns it")
         check_owner(account_id, user_id)
         if account_id is not None and user_id is not None:
             return TaskKey(account_id, user_id, task_id)

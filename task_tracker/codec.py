@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, NoReturn
@@ -19,7 +20,15 @@ from task_tracker.errors import CorruptRecord, InvalidTaskId
 from task_tracker.records import Attempt, TaskKey, TaskRecord, TaskStatus, compact
 from task_tracker.redaction import clean_text
 
-__all__ = ["check_id", "check_key", "check_text", "decode_record", "encode_record", "encode_value"]
+__all__ = [
+    "check_id",
+    "check_key",
+    "check_text",
+    "decode_record",
+    "encode_record",
+    "encode_result",
+    "encode_value",
+]
 
 MAX_DEPTH: Final = 200
 """Levels of nesting that a value may have. orjson itself stops at 254 when writing."""
@@ -95,6 +104,16 @@ def encode_value(value: object, what: str) -> bytes:
         return compact(orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS))
     except TypeError as error:  # e.g. integers over 64 bits, surrogates
         raise ValueError(f"{what} is not JSON: {error}; convert it before handing it over") from error
+
+
+def encode_result(value: object, what: str) -> bytes:
+    """Return ``value`` as :func:`encode_value` does; a pydantic model is the JSON that its ``model_dump`` gives."""
+    pydantic = sys.modules.get("pydantic")  # who has made a model has imported it
+    # Not isinstance: that asks what an object says of its class, which may be users' code.
+    if pydantic is not None and issubclass(type(value), pydantic.BaseModel):
+        model: Any = value
+        value = model.model_dump(mode="json", by_alias=True)
+    return encode_value(value, what)
 
 
 def encode_record(record: TaskRecord) -> bytes:
@@ -193,7 +212,7 @@ def _check_json(value: object, place: str, depth: int) -> None:
     else:
         raise ValueError(
             f"{place} is a {type(value).__module__}.{type(value).__qualname__}, which JSON does not have; "
-            "convert it to text, a number, a list or a dict first"
+            "convert it to text, a number, a list or a dict first (model_dump(mode='json') of a pydantic model)"
         )
 
 

@@ -66,9 +66,13 @@ class StorageConfig(BaseSettings):
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the configuration in ``{"storage": {"task_tracker": {...}}}``.
 
-        Other keys belong to the server and are not looked at, unless they look like a misspelt one of ours.
+        Other keys belong to the server and are not looked at, unless they look like ours, misspelt or misplaced.
         """
         section = _section(document, "storage", "")
+        if "storage" not in document and "task_tracker" in document:
+            raise SettingsError(
+                'task_tracker belongs into the section "storage"; give {"storage": {"task_tracker": {...}}}'
+            )
         settings = _section(section, "task_tracker", "storage.")
         return cls(task_tracker=dict(settings)) if settings else cls()
 

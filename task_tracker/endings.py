@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from task_tracker import transitions
 from task_tracker.access import Step
-from task_tracker.codec import check_text, encode_value
+from task_tracker.codec import check_text, encode_result
 from task_tracker.redaction import clean_text, redact_error
 from task_tracker.sizes import check_resource_id
 
@@ -33,7 +33,7 @@ def completion(task_id: str, result: object, now: float, *, resource_id: str | N
     """Return the completion with ``result``; a failure if that is not JSON. Raises ValueError for resource_id."""
     resource = None if resource_id is None else check_resource_id(check_text(resource_id, "resource_id"))
     try:
-        encoded = encode_value(result, "result")
+        encoded = encode_result(result, "result")
     except Exception as error:  # noqa: BLE001  # whatever a value does when it is looked at
         _log.error(  # the message says it all
             "the result of task %s cannot be stored: %s",

@@ -47,7 +47,13 @@ def get_async_task_tracker() -> AsyncTaskTracker:
 
 
 def set_task_tracker(tracker: TaskTracker | AsyncTaskTracker | None) -> None:
-    """Install the tracker of this process; None takes it away. The old one is not closed."""
+    """Install the tracker of this process; None takes it away. The old one is not closed.
+
+    Raises TypeError for what is no tracker.
+    """
+    behind = getattr(tracker, "tracker", tracker)  # its own class is not asked for: that brings asyncio
+    if tracker is not None and not isinstance(behind, TaskTracker):
+        raise TypeError(f"{tracker!r:.80} is no tracker; give a TaskTracker, an AsyncTaskTracker or None")
     _Process.installed, _Process.wrapper = tracker, None
 
 

@@ -118,6 +118,7 @@ class TaskTracker:
         """For the layers above: how records are reached."""
         self.clock = clock
         self._strict = strict
+        self._is_closed = False
         self._sweep = RetentionSweep(
             self.access.store,
             self.access.cache,
@@ -676,7 +677,11 @@ class TaskTracker:
     # ---- life ----------------------------------------------------------------------------------------
 
     def start_cleanup_loop(self) -> None:
-        """Start the thread that deletes what retention lets go, every five minutes. Twice is safe."""
+        """Start the thread that deletes what retention lets go, every five minutes. Twice is safe.
+
+        Raises RuntimeError once this tracker is closed.
+        """
+        self._check_open()
         self._sweep.start(self.clock.jitter(self._sweep.sweep_seconds))
 
     def stop_cleanup_loop(self) -> None:
@@ -696,7 +701,11 @@ class TaskTracker:
         return self._reconciling().reconcile(wait=wait)
 
     def start_reconciler(self) -> None:
-        """Start the thread that does that at every heartbeat. Twice is safe. Raises as :meth:`reconcile`."""
+        """Start the thread that does that at every heartbeat. Twice is safe.
+
+        Raises as :meth:`reconcile`, and RuntimeError once this tracker is closed.
+        """
+        self._check_open()
         self._reconciling().start()
 
     def stop_reconciler(self) -> None:
@@ -748,7 +757,11 @@ class TaskTracker:
         Tasks that this tracker started and that have not ended become pending, for another instance; those that
         were to be cancelled end as cancelled. End them yourself before, if nobody is to go on with them. Closes
         the store also if it was handed in: it belongs to the tracker that it was given to. Twice is safe.
+
+        From then on nothing can be started or claimed. Other calls still ask the store, as far as that can be asked, so
+        that a thread that ends late can store how.
         """
+        self._is_closed = True
         self.stop_cleanup_loop()
         self.stop_reconciler()
         if self.access.outcomes.stop():
@@ -765,6 +778,10 @@ class TaskTracker:
             self.access.ownership.close(_GIVE_BACK_SECONDS)
         self.waking.close()
         self.access.store.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("this tracker is closed; build a new one")
 
     def _reconciling(self) -> Reconciler:
         if self._reconciler is None:

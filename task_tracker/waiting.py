@@ -31,8 +31,10 @@ class Waiting:
         self, task_id: str, clock: Clock, timeout: float | None, poll_interval: float | None
     ) -> None:
         for name, value in (("timeout", timeout), ("poll_interval", poll_interval)):
-            if value is not None and not (0 <= value < math.inf):
-                raise ValueError(f"{name} must be seconds of 0 or more, or None; not {value}")
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be seconds of 0 or more, or None; not {value!r:.80}")
         if poll_interval == 0:
             raise ValueError("poll_interval must be more than 0 seconds")
         self._task_id = task_id

@@ -77,8 +77,9 @@ class Connection:
         try:
             import fsspec
         except ModuleNotFoundError as error:
+            extra = "agfs" if url.startswith("agfs:") else "fsspec"
             raise SettingsError(
-                f"root is {shown!r}, which needs fsspec; install durable-task-tracker[fsspec]"
+                f"root is {shown!r}, which needs fsspec; install durable-task-tracker[{extra}]"
             ) from error
         _know_agfs(fsspec)
         try:

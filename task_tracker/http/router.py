@@ -82,7 +82,11 @@ def create_router(
         raise ValueError(
             f"retry_after_seconds must be a whole number of 0 or more, not {retry_after_seconds!r}"
         )
+    if not isinstance(prefix, str) or (prefix and (not prefix.startswith("/") or prefix.endswith("/"))):
+        raise ValueError(f'prefix must begin with "/" and not end with it, or be empty; not {prefix!r:.80}')
     renderer = renderer if renderer is not None else Envelope()
+    if not all(callable(getattr(renderer, name, None)) for name in ("ok", "error")):
+        raise TypeError(f"renderer must have the methods ok and error; a {type(renderer).__name__} has not")
     answers = TaskAnswers(tracker, renderer, retry_after_seconds=retry_after_seconds)
     router = APIRouter(
         prefix=prefix, tags=[*tags], route_class=route_class(renderer, frozenset(query_parameters))

@@ -10,7 +10,7 @@ import dataclasses
 from enum import Enum
 from typing import ClassVar, Final
 
-from task_tracker.codec import check_text, encode_value
+from task_tracker.codec import check_text, encode_result
 from task_tracker.records import JSON_NULL
 from task_tracker.redaction import clean_text, redact_error
 from task_tracker.sizes import Sizes, TooLarge, check_resource_id
@@ -286,7 +286,7 @@ def _done(value: object, sizes: Sizes) -> Outcome:
             resource, value = value.resource_id, value.value
         if resource is not None:
             resource = check_resource_id(check_text(resource, "resource_id"))
-        return Done(sizes.check_result(encode_value(value, "result")), resource)
+        return Done(sizes.check_result(encode_result(value, "result")), resource)
     except TooLarge as error:
         return Failed(error_text(str(error)), "result_too_large")
     except BaseException as error:  # noqa: BLE001  # whatever a value does when it is looked at

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from task_tracker.errors import CapabilityMissing
+from task_tracker.errors import CapabilityMissing, SettingsError
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.holdings import holder_name
 from task_tracker.tracker import TaskTracker
@@ -78,6 +78,10 @@ class Worker:
         wake_up: WakeUp | None = None,
         rescue: bool = True,
     ) -> None:
+        if isinstance(getattr(tracker, "tracker", None), TaskTracker):
+            raise SettingsError(
+                "tracker is an AsyncTaskTracker; give the tracker behind it, its attribute tracker"
+            )
         check_kind("tracker", tracker, TaskTracker)
         store = tracker.access.leases
         if store is None:

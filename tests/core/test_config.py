@@ -186,6 +186,10 @@ def test_a_document_that_does_not_speak_of_tasks_gives_the_defaults(document: di
             {"storage": {"tasktracker": {}}},
             "unknown key storage.tasktracker; did you mean storage.task_tracker?",
         ),
+        (
+            {"task_tracker": {"backend": "lease"}},
+            'task_tracker belongs into the section "storage"; give {"storage": {"task_tracker": {...}}}',
+        ),
         ({"storage": None}, "storage must be an object, not None"),
         ({"storage": {"task_tracker": "memory"}}, "storage.task_tracker must be an object, not 'memory'"),
         ({"storage": {"task_tracker": []}}, "storage.task_tracker must be an object, not []"),

@@ -249,6 +249,12 @@ def test_the_tracker_of_the_process_is_set_and_taken_away(store: WatchedStore) -
     assert other.create("t", **OWNER).status == "pending"
 
 
+@pytest.mark.parametrize("wrong", ["tracker", 1, TaskTracker, WatchedStore()])
+def test_what_is_no_tracker_is_not_installed(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="is no tracker; give a TaskTracker, an AsyncTaskTracker or None"):
+        set_task_tracker(wrong)
+
+
 @pytest.mark.usefixtures("_reset")
 def test_code_that_awaits_and_code_that_does_not_share_the_tracker_of_the_process(
     store: WatchedStore,

@@ -297,3 +297,13 @@ def test_stores_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     assert run_with(tmp_path, root=False) == (
         "the package 'stores' of durable-task-tracker is missing; install durable-task-tracker again"
     )
+
+
+def test_a_backend_whose_driver_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import stores
+
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for name in [name for name in sys.modules if name.startswith("stores.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ModuleNotFoundError, match=r"psycopg; install it with pip install '.*\[postgres\]'"):
+        stores.PostgresTaskStore  # noqa: B018  # imported when it is asked for

@@ -187,6 +187,22 @@ def test_the_first_sweep_of_the_loop_comes_after_a_while(store: WatchedStore) ->
     assert store.count_of("purge") == 0
 
 
+def test_a_closed_tracker_starts_no_thread(store: WatchedStore) -> None:
+    """Nobody would stop it. What ends late can still be stored."""
+    before = set(threading.enumerate())
+    tracker = TaskTracker(store)
+    task = tracker.create("t", **OWNER)
+    tracker.close()
+    with pytest.raises(RuntimeError, match="this tracker is closed; build a new one"):
+        tracker.start_cleanup_loop()
+    with pytest.raises(RuntimeError, match="this tracker is closed; build a new one"):
+        tracker.start_reconciler()
+    assert set(threading.enumerate()) <= before
+    late = tracker.fail(task.task_id, "too late")
+    assert late is not None
+    assert late.status == "failed"
+
+
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
 def test_a_rhythm_of_no_seconds_is_refused(seconds: float) -> None:
     with pytest.raises(ValueError, match=r"sweep_seconds is .*; give more than 0 seconds"):

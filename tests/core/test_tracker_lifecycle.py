@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from task_tracker import (
     AmbiguousTask,
+    InvalidTaskId,
     InvalidTransition,
     StoreUnavailable,
     TaskNotFound,
@@ -318,6 +320,13 @@ def test_a_store_that_others_write_without_end_is_given_up_on(store: WatchedStor
         with pytest.raises(StoreUnavailable, match="changed by others 100 times in a row; try again"):
             ours.start(task_id)
         store._before.clear()
+
+
+@pytest.mark.parametrize("task_id", [None, 5, uuid.UUID(int=7), b"task"])
+def test_an_id_that_is_no_text_is_no_unknown_task(tracker: TaskTracker, task_id: Any) -> None:
+    for call in (tracker.get, tracker.start, tracker.complete, tracker.cancel):
+        with pytest.raises(InvalidTaskId, match=r"task_id is .*; it must be text, as create"):
+            call(task_id, **OWNER)
 
 
 # ---- not strict ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, SecretStr
 
 from task_tracker import StorageConfig, TaskTracker
 from task_tracker.codec import encode_record
@@ -28,6 +29,21 @@ def ended(tracker: TaskTracker, result: object) -> Any:
     found = tracker.get(task.task_id, **OWNER)
     assert found is not None
     return found
+
+
+class Indexed(BaseModel):
+    at: datetime.date
+    chunks: int = Field(serialization_alias="chunkCount")
+    token: SecretStr = SecretStr(SECRET)
+
+
+def test_a_model_is_the_json_that_it_gives(tracker: TaskTracker) -> None:
+    task = ended(tracker, Indexed(at=datetime.date(2026, 12, 1), chunks=3))
+    assert task.status == "completed"
+    assert task.result == {"at": "2026-12-01", "chunkCount": 3, "token": "[REDACTED]"}
+    within = ended(tracker, [Indexed(at=datetime.date(2026, 12, 1), chunks=3)])
+    assert within.error_code == "unserializable_result"
+    assert "model_dump" in within.error
 
 
 @pytest.mark.parametrize(

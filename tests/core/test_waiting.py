@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,10 @@ def failing() -> TaskRecord:
 # ---- patience --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf])
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "1", True, {}])
 @pytest.mark.parametrize("name", ["timeout", "poll_interval"])
-def test_senseless_times_are_refused(clock: FakeClock, name: str, seconds: float) -> None:
-    times = {"timeout": None, "poll_interval": None} | {name: seconds}
+def test_senseless_times_are_refused(clock: FakeClock, name: str, seconds: Any) -> None:
+    times: dict[str, Any] = {"timeout": None, "poll_interval": None} | {name: seconds}
     with pytest.raises(ValueError, match=f"{name} must be seconds of 0 or more, or None"):
         Waiting("task-1", clock, **times)
     with pytest.raises(ValueError, match="poll_interval must be more than 0"):

@@ -97,6 +97,11 @@ def test_other_arguments_are_checked(tracker: TaskTracker) -> None:
     for seconds in (-1, 1.5, True, "2"):
         with pytest.raises(ValueError, match="retry_after_seconds must be a whole number"):
             create_router(tracker, identity=who_is_asking, retry_after_seconds=seconds)  # type: ignore[arg-type]
+    for prefix in ("api", "/api/", "/", None):
+        with pytest.raises(ValueError, match='prefix must begin with "/" and not end with it, or be empty'):
+            create_router(tracker, identity=who_is_asking, prefix=prefix)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="renderer must have the methods ok and error; a object has not"):
+        create_router(tracker, identity=who_is_asking, renderer=object())  # type: ignore[arg-type]
 
 
 # ---- paths -------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from task_tracker import TaskRecord
 from task_tracker.testing import FakeClock
@@ -96,10 +98,44 @@ def test_what_a_handler_returns_is_the_result(clock: FakeClock, value: object, s
 
 
 @both
+@pytest.mark.parametrize("error", [Fail("no such page", code="gone"), Retry(after=5.0, reason="not yet")])
+@pytest.mark.parametrize("is_because", [False, True])
+def test_what_a_handler_says_is_logged_without_its_traceback(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception, is_because: bool, sync: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="task_tracker")
+
+    def body(_: Any) -> None:
+        try:
+            raise KeyError("page")
+        except KeyError as reason:
+            raise error.with_traceback(None) from (reason if is_because else None)
+
+    attempted(clock, body if sync else on_loop(body), sync=sync)
+    said = [record for record in caplog.records if getattr(record, "event", "") == "handler_said"]
+    assert [record.levelno for record in said] == [logging.INFO]
+    assert ("Traceback" in said[0].getMessage()) == is_because
+    assert str(error) in said[0].getMessage()
+    assert not [record for record in caplog.records if getattr(record, "event", "") == "handler_failed"]
+
+
+@both
 def test_a_result_may_name_the_resource_that_was_made(clock: FakeClock, sync: bool) -> None:
     body = returning(Result({"n": 1}, resource_id="kb-9"))
     _, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync, resource_id="wanted")
     assert (record.resource_id, record.result) == ("kb-9", {"n": 1})
+
+
+class Model(BaseModel):
+    chunks: int
+
+
+@both
+@pytest.mark.parametrize("value", [Model(chunks=3), Result(Model(chunks=3), resource_id="kb-9")])
+def test_a_result_may_be_a_model(clock: FakeClock, value: object, sync: bool) -> None:
+    body = returning(value)
+    _, record, _ = attempted(clock, body if sync else on_loop(body), sync=sync)
+    assert record.result == {"chunks": 3}
 
 
 @both

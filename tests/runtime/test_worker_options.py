@@ -68,8 +68,10 @@ def test_what_cannot_be_meant_is_refused(crew: Crew, options: dict[str, Any], sa
 
 def test_only_the_blocking_tracker_has_workers(crew: Crew) -> None:
     wrong: Any = AsyncTaskTracker(crew.tracker())
-    with pytest.raises(SettingsError, match="tracker is of the type AsyncTaskTracker; give a TaskTracker"):
+    with pytest.raises(SettingsError, match=r"tracker is an AsyncTaskTracker; give .* its attribute tracker"):
         Worker(wrong)
+    with pytest.raises(SettingsError, match="tracker is of the type str; give a TaskTracker"):
+        Worker("tracker")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
