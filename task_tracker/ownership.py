@@ -174,12 +174,20 @@ class Ownership:
         self.holdings.closed = True
         deadline = self._clock.monotonic() + seconds
         failed: list[str] = []
+        pending: list[str] = []
         for holding in self.holdings.all():
             if holding.settling:
                 continue
-            if self._clock.monotonic() >= deadline or not self._give_back(holding.lease):
+            if self._clock.monotonic() >= deadline or not self._give_back(holding.lease, pending):
                 failed.append(holding.lease.key.task_id)
         self.keeper.stop()
+        if pending:
+            _log.warning(
+                "%d tasks that were begun here have not ended, and are pending again, for whoever starts them: %s",
+                len(pending),
+                ", ".join(pending[:_NAMED]) + (", ..." if len(pending) > _NAMED else ""),
+                extra={"event": "left_pending", "task_ids": pending},
+            )
         if failed:
             _log.warning(
                 "%d tasks could not be given back; they end as holder_lost when their leases expire: %s",
@@ -190,15 +198,17 @@ class Ownership:
 
     # ---- within --------------------------------------------------------------------------------------
 
-    def _give_back(self, lease: Lease) -> bool:
-        """Give one back; False if that failed."""
+    def _give_back(self, lease: Lease, pending: list[str]) -> bool:
+        """Give one back, and note it if it is ``pending`` then; False if that failed."""
         with self._locks.hold(lease.key, _TURN_SECONDS) as mine:
             if not mine:
                 return False
             try:
                 holding = self.held(lease.key)
                 if holding is not None and holding.lease is lease:
-                    self.write(holding, giving_back(self._clock.now()))
+                    given = self.write(holding, giving_back(self._clock.now()))
+                    if given.status is TaskStatus.PENDING:
+                        pending.append(lease.key.task_id)
             except (LeaseLost, InvalidTransition):
                 return True  # somebody else has it, or it has ended: nothing to give back
             except Exception:  # noqa: BLE001  # logged; one task must not keep the others from being given back

@@ -18,7 +18,9 @@ from tests.core.test_forks import in_child
 # ---- closing -------------------------------------------------------------------------------------------
 
 
-def test_a_clean_end_gives_back_what_is_held(processes: Processes) -> None:
+def test_a_clean_end_gives_back_what_is_held(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
     ours, theirs = processes.start("ours"), processes.start("theirs")
     half = running(ours, "half")
     ours.update("half", progress=50)
@@ -32,6 +34,8 @@ def test_a_clean_end_gives_back_what_is_held(processes: Processes) -> None:
         *("pending", "cancelled", "cancelled", "pending")
     ]
     assert not held.lost.is_set()
+    assert "1 tasks that were begun here have not ended, and are pending again" in caplog.text
+    assert [record.task_ids for record in caplog.records if hasattr(record, "task_ids")] == [["half"]]
     begun = theirs.start("half", **OWNER)
     assert begun is not None
     assert (begun.status, begun.progress) == ("running", 50)
