@@ -18,9 +18,7 @@ from tests.core.test_forks import in_child
 # ---- closing -------------------------------------------------------------------------------------------
 
 
-def test_a_clean_end_gives_back_what_is_held(
-    processes: Processes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clean_end_gives_back_what_is_held(processes: Processes, caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = processes.start("ours"), processes.start("theirs")
     half = running(ours, "half")
     ours.update("half", progress=50)
