@@ -20,7 +20,7 @@ from task_tracker.aio import AsyncTaskTracker
 from task_tracker.errors import SettingsError
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.redaction import redact_text
-from task_tracker.registry import open_store
+from task_tracker.registry import check_options, open_store
 from task_tracker.retention import SWEEP_SECONDS
 from task_tracker.settings import TaskTrackerSettings
 from task_tracker.store import TaskStore
@@ -87,8 +87,32 @@ class StorageConfig(BaseSettings):
             raise SettingsError(f"{path} is not JSON: {error}") from error
         return cls.from_document(document)
 
+    def check_task_store(self) -> None:
+        """Raise SettingsError if :meth:`build_task_store` would, as far as that can be told without opening anything.
+
+        Also if a package is missing. What a third party's backend makes of its options is found when it is opened,
+        unless it says so before.
+        """
+        self._check_place()
+        check_options(self.task_tracker.backend, self.task_tracker.store_options(None))
+
     def build_task_store(self, agfs: object | None = None) -> TaskStore:
         """Return the configured store. ``agfs`` is the server's file client, used where no root is set."""
+        settings = self.task_tracker
+        self._check_place()
+        store = open_store(settings.backend, settings.store_options(agfs))
+        if not store.capabilities.leases:
+            for key in ("lease_seconds", "heartbeat_seconds", "wake_up"):
+                if getattr(settings, key) is not None:
+                    store.close()
+                    raise SettingsError(
+                        f"storage.task_tracker.{key} is set, but the backend {settings.backend!r} has no leases; "
+                        'leave it out, or set storage.task_tracker.backend to "lease"'
+                    )
+        return store
+
+    def _check_place(self) -> None:
+        """Raise SettingsError if the backend lacks its place, or has one that it does not use."""
         settings = self.task_tracker
         if settings.root is not None and settings.backend == "memory":
             raise SettingsError(
@@ -101,16 +125,6 @@ class StorageConfig(BaseSettings):
                 "(no file client can keep its promises)"
             )
         self._check_database()
-        store = open_store(settings.backend, settings.store_options(agfs))
-        if not store.capabilities.leases:
-            for key in ("lease_seconds", "heartbeat_seconds", "wake_up"):
-                if getattr(settings, key) is not None:
-                    store.close()
-                    raise SettingsError(
-                        f"storage.task_tracker.{key} is set, but the backend {settings.backend!r} has no leases; "
-                        'leave it out, or set storage.task_tracker.backend to "lease"'
-                    )
-        return store
 
     def _check_database(self) -> None:
         """Raise SettingsError if what a database needs is missing, or is there for a backend that has none."""

@@ -17,7 +17,7 @@ from task_tracker.store import StoreOptions, TaskStore
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ENTRY_POINT_GROUP", "StoreSchema", "backend_names", "open_schema", "open_store"]
+__all__ = ["ENTRY_POINT_GROUP", "StoreSchema", "backend_names", "check_options", "open_schema", "open_store"]
 
 ENTRY_POINT_GROUP: Final = "task_tracker.stores"
 """Distributions add backends here: ``name = "package.module:factory"``, see :class:`StoreOptions`."""
@@ -31,6 +31,7 @@ _BUILT_IN: Final = {
 _EXTRAS: Final = {"postgres": "postgres"}
 """Backends that need more than the core, and the extra that installs it."""
 _OPEN_SCHEMA: Final = "open_schema"
+_CHECK_OPTIONS: Final = "check_options"
 _DISTRIBUTION: Final = "durable-task-tracker"
 
 Factory = Callable[[StoreOptions], TaskStore]
@@ -69,6 +70,17 @@ def open_store(backend: str, options: StoreOptions | None = None) -> TaskStore:
             f"backend {backend!r} gave a {type(store).__name__}, not a TaskStore; its factory must return one"
         )
     return store
+
+
+def check_options(backend: str, options: StoreOptions) -> None:
+    """Raise SettingsError if :func:`open_store` would, as far as that can be told without opening anything.
+
+    A backend that can tell has a function ``check_options(options)`` beside its factory.
+    """
+    factory = _built_in(backend) if backend in _BUILT_IN else _third_party(backend)
+    check = getattr(import_module(factory.__module__), _CHECK_OPTIONS, None)
+    if check is not None:
+        check(options)
 
 
 def open_schema(backend: str, options: StoreOptions) -> StoreSchema:

@@ -55,7 +55,7 @@ from task_tracker.store import (
     lease_terms,
 )
 
-__all__ = ["PostgresSchema", "PostgresTaskStore", "open_postgres", "open_schema"]
+__all__ = ["PostgresSchema", "PostgresTaskStore", "check_options", "open_postgres", "open_schema"]
 
 _T = TypeVar("_T")
 
@@ -458,6 +458,18 @@ def open_postgres(options: StoreOptions) -> PostgresTaskStore:
         store.close()
         raise
     return store
+
+
+def check_options(options: StoreOptions) -> None:
+    """Raise SettingsError for what cannot work, without asking any server."""
+    settings = PostgresSettings.of(options)
+    opener(
+        settings.dsn,
+        connect_seconds=settings.connect_seconds,
+        statement_seconds=settings.statement_seconds,
+    )
+    if settings.listen_dsn is not None:
+        _listening_opener(settings, settings.listen_dsn)
 
 
 def open_schema(options: StoreOptions) -> PostgresSchema:

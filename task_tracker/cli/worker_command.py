@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import orjson
 
+from task_tracker import defaults
 from task_tracker.cli.worker_settings import (
     WorkerSettings,
     effective,
@@ -26,10 +27,14 @@ from task_tracker.cli.worker_settings import (
     worker_settings,
 )
 from task_tracker.config import StorageConfig
-from task_tracker.errors import SettingsError, TaskTrackerError
+from task_tracker.errors import CapabilityMissing, SettingsError, TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.references import check_reference, first_line
-from task_tracker.wakeups import WakeUp
+from task_tracker.registry import open_store
+from task_tracker.settings import TaskTrackerSettings
+from task_tracker.store import StoreOptions
+from task_tracker.tracker import TaskTracker
+from task_tracker.wakeups import WakeUp, open_wake_up
 from task_tracker.worker.worker import Worker
 
 __all__ = ["BROKE", "JsonLines", "add_to", "load_registry", "run"]
@@ -39,6 +44,7 @@ _log = logging.getLogger("task_tracker")
 BROKE: Final = 3
 """The exit code of a worker that ended although nobody told it to."""
 
+_WITHOUT_LEASES: Final = ("persistent",)
 _STORAGE_ARGUMENTS = ("backend", "root", "durability", "lease_seconds", "heartbeat_seconds")
 _WORKER_ARGUMENTS = (
     "concurrency",
@@ -107,11 +113,11 @@ def run(options: argparse.Namespace) -> int:
         arguments["max_running"] = dict(options.max_running)
     settings = worker_settings(arguments, document)
     # A deployment's tests need not have a store.
-    shared = not options.check or options.backend is not None
-    config = storage_config(_given(options, _STORAGE_ARGUMENTS), document, shared=shared)
-    if settings.watch and (shared or config.task_tracker.backend != "memory"):
-        _watched_directory(config)
+    config = storage_config(_given(options, _STORAGE_ARGUMENTS), document, shared=not options.check)
+    if config.task_tracker.backend != "memory":
+        _check_storage(config, settings)
     if options.check:
+        _check_worker(registry, settings, config.task_tracker)
         _say({"event": "handlers_checked", "kinds": [list(kind) for kind in registry.kinds()]})
         return 0
     _say(effective(settings, config.task_tracker, event="worker_settings", pid=os.getpid()))
@@ -124,24 +130,56 @@ def run(options: argparse.Namespace) -> int:
         return BROKE
 
 
+def _check_storage(config: StorageConfig, settings: WorkerSettings) -> None:
+    """Raise TaskTrackerError for a place where no worker could work, as far as that is known before it is opened."""
+    if settings.watch:
+        _watched_directory(config)
+    if config.task_tracker.backend in _WITHOUT_LEASES:
+        raise CapabilityMissing(
+            f'the backend is "{config.task_tracker.backend}", which has no leases, so a worker could not own what it '
+            "works on; give --backend lease, or postgres"
+        )
+    config.check_task_store()
+
+
+def _check_worker(registry: HandlerRegistry, settings: WorkerSettings, storage: TaskTrackerSettings) -> None:
+    """Raise SettingsError for what the worker would not take. Its store is one in memory."""
+    terms = StoreOptions(
+        lease_seconds=defaults.LEASE_SECONDS if storage.lease_seconds is None else storage.lease_seconds,
+        heartbeat_seconds=storage.heartbeat_seconds,
+    )
+    wake_up = None if storage.wake_up is None else open_wake_up(storage.wake_up.get_secret_value())
+    with (
+        TaskTracker(open_store("memory", terms), handlers=registry, wake_up=wake_up) as tracker,
+        # Any directory tells whether the kernel could be asked.
+        _watching(os.curdir if settings.watch else None) as watch,
+    ):
+        _worker(tracker, registry, settings, watch)
+
+
 def _work(registry: HandlerRegistry, settings: WorkerSettings, config: StorageConfig) -> int:
     """Work until told to stop; return how many attempts were left behind."""
     with (
         config.build_task_tracker(handlers=registry) as tracker,
-        _watching(config, settings.watch) as wake_up,
+        _watching(_watched_directory(config) if settings.watch else None) as wake_up,
     ):
-        worker = Worker(
-            tracker,
-            registry,
-            concurrency=settings.concurrency,
-            default_timeout_seconds=settings.default_timeout_seconds,
-            drain_seconds=settings.drain_seconds,
-            poll_seconds=(settings.shortest_poll_seconds, settings.longest_poll_seconds),
-            max_running=settings.max_running,
-            name=settings.name,
-            wake_up=wake_up,
-        )
-        return worker.run()
+        return _worker(tracker, registry, settings, wake_up).run()
+
+
+def _worker(
+    tracker: TaskTracker, registry: HandlerRegistry, settings: WorkerSettings, wake_up: WakeUp | None
+) -> Worker:
+    return Worker(
+        tracker,
+        registry,
+        concurrency=settings.concurrency,
+        default_timeout_seconds=settings.default_timeout_seconds,
+        drain_seconds=settings.drain_seconds,
+        poll_seconds=(settings.shortest_poll_seconds, settings.longest_poll_seconds),
+        max_running=settings.max_running,
+        name=settings.name,
+        wake_up=wake_up,
+    )
 
 
 def load_registry(reference: str) -> HandlerRegistry:
@@ -180,14 +218,14 @@ def _its_errors(what: str, advice: str) -> Iterator[None]:
 
 
 @contextmanager
-def _watching(config: StorageConfig, wanted: bool) -> Iterator[WakeUp | None]:
-    """Give the wake-up of the kernel while the block runs, None if that is not ``wanted``."""
-    if not wanted:
+def _watching(directory: str | None) -> Iterator[WakeUp | None]:
+    """Give the wake-up of the kernel while the block runs, None if there is nothing to watch."""
+    if directory is None:
         yield None
         return
     from task_tracker.worker.watching import DirectoryWatch
 
-    with closing(DirectoryWatch(_watched_directory(config))) as watch:
+    with closing(DirectoryWatch(directory)) as watch:
         yield watch
 
 

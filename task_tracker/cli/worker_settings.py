@@ -93,7 +93,7 @@ def storage_config(
 ) -> StorageConfig:
     """Return where tasks are kept, by the same rule of who wins. Raises SettingsError.
 
-    ``shared``: it has to be a place that other processes can submit to.
+    ``shared``: it has to be a place that other processes can submit to. Without that it need not be said at all.
     """
     from_document = StorageConfig.from_document(document)
     section = document.get("storage", {}).get("task_tracker", {})
@@ -103,7 +103,8 @@ def storage_config(
     if "root" in given and "backend" not in given and StorageConfig().task_tracker.backend == "memory":
         given["backend"] = "lease"
     config = StorageConfig(task_tracker=given) if given or not section else from_document
-    if shared and config.task_tracker.backend == "memory":
+    said = "backend" in config.task_tracker.model_fields_set
+    if config.task_tracker.backend == "memory" and (shared or said):
         raise SettingsError(
             "the backend is memory, which no other process can submit to; give --root, or set "
             "storage.task_tracker.backend"

@@ -253,6 +253,74 @@ def test_a_limit_that_is_none_is_refused(limit: str, capsys: pytest.CaptureFixtu
     assert "TYPE=N" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("check", [[], ["--check"]])
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["--root=ROOT/new", "--max-running=nope=2"], {}, "max_running names the task type 'nope'"),
+        (["--root=ROOT/new", "--backend=nope"], {}, "unknown backend 'nope'"),
+        (["--root=ROOT/new", "--backend=persistent"], {}, "has no leases"),
+        (["--root=ROOT/new", "--backend=postgres"], {}, "give storage.task_tracker.dsn"),
+        (["--backend=postgres"], {}, "give storage.task_tracker.dsn"),
+        (["--backend=postgres"], {"TASK_TRACKER__DSN": "nonsense"}, "no PostgreSQL connection string"),
+        (
+            ["--backend=postgres"],
+            {"TASK_TRACKER__DSN": "host=db", "TASK_TRACKER__OPTIONS": '{"listen_dsn": "nonsense"}'},
+            "options.listen_dsn is no PostgreSQL connection string",
+        ),
+        (
+            ["--backend=postgres"],
+            {"TASK_TRACKER__DSN": "host=db", "TASK_TRACKER__OPTIONS": '{"colour": 1}'},
+            "has no option 'colour'",
+        ),
+        (["--backend=lease"], {}, "needs a directory"),
+        (["--root=s3://bucket"], {}, "in local directories"),
+        (["--root=ROOT/new"], {"TASK_TRACKER__DSN": "host=db"}, "which has no database"),
+        (["--root=ROOT/new"], {"TASK_TRACKER__OPTIONS": '{"colour": 1}'}, "has no option 'colour'"),
+        (["--root=ROOT/new"], {"TASK_TRACKER__WAKE_UP": "http://x"}, "wake_up is 'http://x'"),
+        ([], {"TASK_TRACKER__BACKEND": "memory"}, "the backend is memory"),
+    ],
+)
+def test_check_refuses_what_the_start_refuses(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    environment: dict[str, str],
+    message: str,
+    check: list[str],
+) -> None:
+    """[D020] And opens no store for it."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given = [argument.replace("ROOT", str(tmp_path)) for argument in arguments]
+    assert main(["worker", HANDLERS, *given, *check]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not check or [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (["--root=ROOT/new", "--max-running=note=2", "--watch"], {}),
+        (["--backend=postgres"], {"TASK_TRACKER__DSN": "host=127.0.0.1 port=1"}),
+        (["--root=ROOT/new"], {"TASK_TRACKER__WAKE_UP": "redis://127.0.0.1:1"}),
+        (["--lease-seconds=9", "--heartbeat-seconds=3"], {}),
+    ],
+)
+def test_check_asks_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str]
+) -> None:
+    """[D020] Nor anything else: what is not up yet is no mistake of the settings."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given = [argument.replace("ROOT", str(tmp_path)) for argument in arguments]
+    assert main(["worker", HANDLERS, *given, "--check"]) == 0
+    assert [*tmp_path.iterdir()] == []
+
+
 # ---- handlers ----------------------------------------------------------------------------------------------
 
 

@@ -70,7 +70,7 @@ from task_tracker.store import (
     lease_terms,
 )
 
-__all__ = ["LeaseTaskStore", "open_lease"]
+__all__ = ["LeaseTaskStore", "check_options", "open_lease"]
 
 SHARDS: Final = 256
 
@@ -654,8 +654,8 @@ class _Trouble:
             ) from error
 
 
-def open_lease(options: StoreOptions) -> LeaseTaskStore:
-    """Return the store that configuration asks for. Raises SettingsError, CapabilityMissing."""
+def check_options(options: StoreOptions) -> None:
+    """Raise SettingsError for what cannot work, without a look at any directory."""
     if options.options:
         raise SettingsError(f"the lease backend has no option {sorted(options.options)[0]!r}")
     if options.root is None:
@@ -663,6 +663,13 @@ def open_lease(options: StoreOptions) -> LeaseTaskStore:
             "the lease backend needs a directory: set root. It cannot work through a server's file client, which "
             "promises no atomic rename"
         )
+    directory_of(options.root)
+
+
+def open_lease(options: StoreOptions) -> LeaseTaskStore:
+    """Return the store that configuration asks for. Raises SettingsError, CapabilityMissing."""
+    check_options(options)
+    assert options.root is not None, "it has just been looked at"
     lease_seconds = options.lease_seconds
     return LeaseTaskStore(
         options.root,
