@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from task_tracker.cli import coordination_commands, copy_command, migrate_command, worker_command
 from task_tracker.errors import TaskTrackerError
+from task_tracker.redaction import redact_text
 
 __all__ = ["main"]
 
@@ -18,12 +19,17 @@ __all__ = ["main"]
 def main(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code: 2 for what cannot work as it was given."""
     parser = argparse.ArgumentParser(prog="task_tracker", description="Trackable background tasks.")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, dest="command_name", metavar="COMMAND")
     worker_command.add_to(commands)
     coordination_commands.add_to(commands)
     migrate_command.add_to(commands)
     copy_command.add_to(commands)
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        # Told by the program it would stand below a usage that names no option of the command.
+        commands.choices[options.command_name].error(
+            f"unrecognized arguments: {redact_text(' '.join(unknown))}"
+        )
     try:
         code: int = options.command(options)
     except TaskTrackerError as error:

@@ -13,14 +13,13 @@ from typing import Any
 import orjson
 
 from task_tracker.cli.places import directory_of, is_leased
+from task_tracker.cli.storage_arguments import add_storage_arguments, given_storage
 from task_tracker.cli.worker_settings import read_document, storage_config
 from task_tracker.errors import SettingsError
 from task_tracker.store import WorkerFact
 from task_tracker.tracker import TaskTracker
 
 __all__ = ["add_to"]
-
-_STORAGE_ARGUMENTS = ("backend", "root", "dsn")
 
 
 def add_to(commands: Any) -> None:
@@ -58,13 +57,7 @@ def _command(commands: Any, name: str, brief: str, description: str) -> argparse
         description=f"{description} Arguments win over the environment (TASK_TRACKER__ROOT=...), that over --config.",
     )
     parser.add_argument("--config", metavar="FILE", help="JSON with the section storage.task_tracker")
-    parser.add_argument(
-        "--root", metavar="DIRECTORY", help="with it the backend is lease unless one is given"
-    )
-    parser.add_argument(
-        "--dsn", help="with it the backend is postgres unless one is given; better in TASK_TRACKER__DSN"
-    )
-    parser.add_argument("--backend", metavar="NAME")
+    add_storage_arguments(parser)
     return parser
 
 
@@ -101,10 +94,7 @@ def _workers(options: argparse.Namespace) -> int:
 
 def _tracker(options: argparse.Namespace) -> TaskTracker:
     """Return a tracker that does nothing by itself. Raises SettingsError, CapabilityMissing, StoreUnavailable."""
-    arguments = {name: value for name in _STORAGE_ARGUMENTS if (value := getattr(options, name)) is not None}
-    if "dsn" in arguments:
-        arguments.setdefault("backend", "postgres")
-    config = storage_config(arguments, read_document(options.config))
+    config = storage_config(given_storage(options), read_document(options.config))
     directory = directory_of(config.task_tracker)
     if (
         directory is not None

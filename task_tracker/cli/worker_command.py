@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from task_tracker import defaults
+from task_tracker.cli.storage_arguments import add_storage_arguments, given, given_storage
 from task_tracker.cli.worker_settings import (
     WorkerSettings,
     effective,
@@ -45,7 +46,7 @@ BROKE: Final = 3
 """The exit code of a worker that ended although nobody told it to."""
 
 _WITHOUT_LEASES: Final = ("persistent",)
-_STORAGE_ARGUMENTS = ("backend", "root", "durability", "lease_seconds", "heartbeat_seconds")
+_STORAGE_TERMS: Final = ("durability", "lease_seconds", "heartbeat_seconds")
 _WORKER_ARGUMENTS = (
     "concurrency",
     "default_timeout_seconds",
@@ -79,10 +80,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--log-level", default="INFO", metavar="LEVEL")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     storage = parser.add_argument_group("where tasks are kept")
-    storage.add_argument(
-        "--root", metavar="DIRECTORY", help="with it the backend is lease unless one is given"
-    )
-    storage.add_argument("--backend", metavar="NAME")
+    add_storage_arguments(storage)
     storage.add_argument("--durability", choices=("full", "edges", "none"))
     storage.add_argument("--lease-seconds", type=float, metavar="S")
     storage.add_argument("--heartbeat-seconds", type=float, metavar="S")
@@ -108,12 +106,12 @@ def run(options: argparse.Namespace) -> int:
     registry = load_registry(options.handlers)
     registry.check()
     document = read_document(options.config)
-    arguments = _given(options, _WORKER_ARGUMENTS)
+    arguments = given(options, _WORKER_ARGUMENTS)
     if options.max_running:
         arguments["max_running"] = dict(options.max_running)
     settings = worker_settings(arguments, document)
     # A deployment's tests need not have a store.
-    config = storage_config(_given(options, _STORAGE_ARGUMENTS), document, shared=not options.check)
+    config = storage_config(given_storage(options, *_STORAGE_TERMS), document, shared=not options.check)
     if config.task_tracker.backend != "memory":
         _check_storage(config, settings)
     if options.check:
@@ -235,10 +233,6 @@ def _watched_directory(config: StorageConfig) -> str:
     if settings.root is None or settings.backend != "lease":
         raise SettingsError("worker.watch needs the lease backend with a root; leave it out")
     return os.path.join(settings.root, settings.prefix.strip("/"), ".task_tracker", "ready")
-
-
-def _given(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def _limit(text: str) -> tuple[str, int]:

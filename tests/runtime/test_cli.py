@@ -61,7 +61,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[0])
+    return said_of(capsys.readouterr().out.splitlines()[0])
+
+
+def said_of(line: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(line)
     return answer
 
 
@@ -411,6 +415,30 @@ def test_a_worker_that_breaks_is_told_from_one_that_left_attempts(
 
 
 # ---- the program -------------------------------------------------------------------------------------------
+
+
+def test_a_database_is_named_as_for_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """[D020] By --dsn, which says the backend, too; it is not shown."""
+    dsn = "--dsn=postgresql://bob:open-sesame@127.0.0.1:1/tasks"
+    assert main(["worker", HANDLERS, dsn, "--check"]) == 0
+    assert main(["worker", HANDLERS, dsn, "--backend=lease", "--check"]) == 2
+    assert main(["worker", HANDLERS, dsn]) != 0
+    told = capsys.readouterr()
+    assert said_of(told.out.splitlines()[-1])["storage"]["backend"] == "postgres"
+    assert "open-sesame" not in told.out + told.err
+
+
+@pytest.mark.parametrize("command", [["worker", HANDLERS], ["pause", "note"], ["copy", "--from=a", "--to=b"]])
+def test_what_a_command_does_not_know_is_told_with_its_own_usage(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--colour=blue", "--url=postgresql://bob:open-sesame@db"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: task_tracker {command[0]} [-h]")
+    assert f"task_tracker {command[0]}: error: unrecognized arguments: --colour=blue" in error
+    assert "open-sesame" not in error
 
 
 def test_log_lines_are_json_with_their_event() -> None:
