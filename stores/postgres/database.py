@@ -17,7 +17,7 @@ import psycopg
 from stores.postgres.connections import BoundedConnection, Connections
 from stores.postgres.prepared import Found
 from stores.postgres.statements import Statements
-from stores.postgres.trouble import is_conflict, is_forgotten, is_full, is_lost, unavailable
+from stores.postgres.trouble import is_conflict, is_forgotten, is_full, is_lost, unavailable, unreached
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import StoreUnavailable
 from task_tracker.forks import renew_after_fork
@@ -250,7 +250,7 @@ class Database:
         try:
             return self.connections.take()
         except psycopg.Error as error:
-            raise unavailable(error, what, maybe=maybe) from error
+            raise unreached(error, what, maybe=maybe) from error
         except StoreUnavailable as error:
             if maybe:
                 raise unavailable(error, what, maybe=True) from error

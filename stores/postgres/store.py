@@ -32,7 +32,7 @@ from stores.postgres.records import Records
 from stores.postgres.rows import Rows, news_of
 from stores.postgres.statements import Statements
 from stores.postgres.transactions import PostgresTransaction, Transactions
-from stores.postgres.trouble import unavailable
+from stores.postgres.trouble import unreached
 from stores.postgres.upkeep import Upkeep
 from task_tracker import defaults
 from task_tracker.clock import SYSTEM_CLOCK, Clock
@@ -428,7 +428,7 @@ def _on(connections: Connections, what: str, work: Callable[[BoundedConnection],
     try:
         connection = connections.take()
     except psycopg.Error as error:
-        raise unavailable(error, what) from error
+        raise unreached(error, what) from error
     try:
         return work(connection)
     finally:

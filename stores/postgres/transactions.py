@@ -19,7 +19,7 @@ from stores.postgres.connections import BoundedConnection, Connections
 from stores.postgres.database import Database, SessionInside, begin, limits
 from stores.postgres.lending import AsyncLent, Lent, lent, stop_users
 from stores.postgres.ownership import Ownership, Write, check_not_lost
-from stores.postgres.trouble import is_lost, unavailable
+from stores.postgres.trouble import is_lost, unavailable, unreached
 from task_tracker.errors import StoreUnavailable
 from task_tracker.records import TaskRecord
 from task_tracker.store import Lease, Stored
@@ -66,7 +66,7 @@ class Transactions:
             try:
                 connection = self.connections.take()
             except psycopg.Error as error:
-                raise unavailable(error, what) from error
+                raise unreached(error, what) from error
             try:
                 number = _asked(connection, f"{self._beginning}; SELECT pg_current_xact_id()::text")
             except psycopg.Error as error:

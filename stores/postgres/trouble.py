@@ -6,6 +6,7 @@ as the cause and without what a connection string holds.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import psycopg
@@ -13,7 +14,16 @@ import psycopg
 from task_tracker.errors import StoreUnavailable
 from task_tracker.redaction import redact_text
 
-__all__ = ["TooLong", "is_conflict", "is_forgotten", "is_full", "is_lost", "is_of_a_row", "unavailable"]
+__all__ = [
+    "TooLong",
+    "is_conflict",
+    "is_forgotten",
+    "is_full",
+    "is_lost",
+    "is_of_a_row",
+    "unavailable",
+    "unreached",
+]
 
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: nothing was written, and another try may well succeed."""
@@ -38,7 +48,22 @@ _ADVICE: Final = {
     "55P03": "somebody else has locked it for too long; try again",
     "57014": "it took too long; try again",
     "53300": "the server has no connection left; raise max_connections, or make the pools smaller",
+    "3D000": "this database is not there; create it, or mend storage.task_tracker.dsn",
+    "28000": "the server does not let this user in; create the role, allow it in pg_hba.conf, or mend "
+    "storage.task_tracker.dsn",
+    "28P01": "the server does not take this user and password; mend storage.task_tracker.dsn, PGPASSWORD or the "
+    "password file",
 }
+_WHY_UNREACHED: Final = (
+    ("3D000", re.compile(r'database ".*" does not exist|no such database')),
+    ("28000", re.compile(r'role ".*" does not exist|is not permitted to log in|no pg_hba\.conf entry')),
+    ("28P01", re.compile(r"authentication failed|no password supplied")),
+    ("53300", re.compile(r"too many clients|remaining connection slots|too many connections")),
+)
+"""libpq tells no SQLSTATE of a connection that did not come about: what servers and poolers say in English, which is
+how they mostly speak. What is not known here has an advice that is true in any case."""
+_UNREACHED: Final = "try again once the server is up; if it is, look at storage.task_tracker.dsn"
+_DRIVERS_WORDS: Final = re.compile(r"connection (?:failed|is bad): ")
 _CHARS: Final = 300
 
 
@@ -78,8 +103,24 @@ def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> boo
 
 def unavailable(error: BaseException, what: str, *, maybe: bool = False) -> StoreUnavailable:
     """Return the error to raise ``from`` this one. ``maybe``: what was asked for may have happened."""
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     advice = _ADVICE.get(getattr(error, "sqlstate", None) or "", "try again")
-    if maybe:
-        advice = f"it may have happened all the same, so look before you repeat it; {advice}"
-    return StoreUnavailable(f"PostgreSQL did not {what} ({redact_text(said)[:_CHARS].strip()}): {advice}")
+    return StoreUnavailable(f"PostgreSQL did not {what} ({_said(error)}): {_advice(advice, maybe)}")
+
+
+def unreached(error: psycopg.Error, what: str, *, maybe: bool = False) -> StoreUnavailable:
+    """Return the same for a connection that did not come about. ``maybe``: an earlier try may have happened."""
+    said = _DRIVERS_WORDS.sub("", _said(error), count=1)
+    state = error.sqlstate or next((state for state, why in _WHY_UNREACHED if why.search(said)), "")
+    if not state and error.pgconn is not None and error.pgconn.needs_password:
+        state = "28P01"  # whatever language the server speaks
+    advice = _ADVICE.get(state, _UNREACHED)
+    return StoreUnavailable(f"cannot connect to PostgreSQL to {what} ({said}): {_advice(advice, maybe)}")
+
+
+def _said(error: BaseException) -> str:
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return redact_text(said)[:_CHARS].strip()
+
+
+def _advice(advice: str, maybe: bool) -> str:
+    return f"it may have happened all the same, so look before you repeat it; {advice}" if maybe else advice

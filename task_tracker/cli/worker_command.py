@@ -1,7 +1,7 @@
 """``task_tracker worker``: runs a worker until it is told to stop.
 
 Owns the arguments, the log and the exit code: 0 after a clean drain, 1 if attempts were left behind, 2 for settings
-that cannot work, 3 if the worker broke. Refuses to know how a worker works.
+that cannot work, 3 if the worker broke, 4 if the store did not answer at the start. Refuses to know how a worker works.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from task_tracker.cli.worker_settings import (
     worker_settings,
 )
 from task_tracker.config import StorageConfig
-from task_tracker.errors import CapabilityMissing, SettingsError, TaskTrackerError
+from task_tracker.errors import CapabilityMissing, SettingsError, StoreUnavailable, TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
 from task_tracker.references import check_reference, first_line
 from task_tracker.registry import open_store
@@ -38,12 +38,14 @@ from task_tracker.tracker import TaskTracker
 from task_tracker.wakeups import WakeUp, open_wake_up
 from task_tracker.worker.worker import Worker
 
-__all__ = ["BROKE", "JsonLines", "add_to", "load_registry", "run"]
+__all__ = ["BROKE", "UNOPENED", "JsonLines", "add_to", "load_registry", "run"]
 
 _log = logging.getLogger("task_tracker")
 
 BROKE: Final = 3
 """The exit code of a worker that ended although nobody told it to."""
+UNOPENED: Final = 4
+"""That of a worker whose store did not answer when it was to be opened: to start it again may well help."""
 
 _WITHOUT_LEASES: Final = ("persistent",)
 _STORAGE_TERMS: Final = ("durability", "lease_seconds", "heartbeat_seconds")
@@ -121,6 +123,9 @@ def run(options: argparse.Namespace) -> int:
     _say(effective(settings, config.task_tracker, event="worker_settings", pid=os.getpid()))
     try:
         return 1 if _work(registry, settings, config) else 0
+    except StoreUnavailable as error:
+        _log.critical("the store cannot be opened: %s", error, extra={"event": "store_unopened"})
+        return UNOPENED
     except TaskTrackerError:
         raise  # told in one line
     except (Exception, SystemExit):  # noqa: BLE001  # logged; what sys.exit() says is no answer of the worker's

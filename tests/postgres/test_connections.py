@@ -13,11 +13,12 @@ from functools import partial
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from stores.postgres.connections import BoundedConnection, Connections, opener
 from stores.postgres.options import PostgresSettings
 from stores.postgres.store import PostgresTaskStore
-from stores.postgres.trouble import TooLong
+from stores.postgres.trouble import TooLong, unreached
 from task_tracker.errors import SettingsError, StoreUnavailable
 from task_tracker.records import TaskStatus
 from task_tracker.store import Query, StoreOptions
@@ -192,6 +193,51 @@ class TestBreaks:
                     server.start()
                     assert store.get(record.key).record == record  # type: ignore[union-attr]
                 store.create(make())
+
+
+class TestUnreached:
+    @pytest.mark.parametrize(
+        ("wrong", "advice"),
+        [
+            (
+                {"dbname": "not_there"},
+                "this database is not there; create it, or mend storage.task_tracker.dsn",
+            ),
+            ({"user": "not_there"}, "the server does not let this user in; create the role"),
+            ({"port": "1"}, "try again once the server is up; if it is, look at storage.task_tracker.dsn"),
+        ],
+    )
+    def test_what_to_do_is_said(self, ground: Ground, wrong: dict[str, str], advice: str) -> None:
+        """Not to try again, where that is of no use. [D071]"""
+        with (
+            closing(PostgresTaskStore(make_conninfo(ground.dsn, **wrong))) as store,
+            pytest.raises(StoreUnavailable) as refused,
+        ):
+            store.count("acme", None)
+        said = str(refused.value)
+        assert said.startswith("cannot connect to PostgreSQL to count tasks (connection to server ")
+        assert advice in said
+        assert ("try again" in said) == ("port" in wrong)
+
+    @pytest.mark.parametrize(
+        ("text", "advice"),
+        [
+            ('FATAL:  password authentication failed for user "bob"', "does not take this user and password"),
+            ("fe_sendauth: no password supplied", "does not take this user and password"),
+            ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "bob"', "allow it in pg_hba.conf"),
+            ('FATAL:  role "bob" is not permitted to log in', "does not let this user in"),
+            ("FATAL:  no such database: tasks", "this database is not there"),
+            ("FATAL:  sorry, too many clients already", "has no connection left"),
+            ("FATAL:  the database system is starting up", "try again once the server is up"),
+            ('FATAL:  Datenbank "tasks" existiert nicht', "if it is, look at storage.task_tracker.dsn"),
+        ],
+    )
+    def test_what_servers_say_that_let_nobody_in(self, text: str, advice: str) -> None:
+        """libpq tells no SQLSTATE of it."""
+        error = psycopg.OperationalError(f'connection failed: connection to server at "db" failed: {text}')
+        assert error.sqlstate is None
+        assert advice in str(unreached(error, "tell workers"))
+        assert "it may have happened" in str(unreached(error, "tell workers", maybe=True))
 
 
 class TestTime:

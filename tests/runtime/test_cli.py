@@ -414,6 +414,18 @@ def test_a_worker_that_breaks_is_told_from_one_that_left_attempts(
     assert type(error).__name__ in line["error"]
 
 
+def test_a_store_that_does_not_answer_at_the_start_is_told_from_wrong_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """[D071] A supervisor starts it again after the one, and not after the other."""
+    dsn = "--dsn=host=127.0.0.1 port=1"
+    assert main(["worker", HANDLERS, dsn, "--log-format=json"]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert told["event"] == "store_unopened"
+    assert "cannot connect to PostgreSQL to look at its tables" in told["message"]
+
+
 # ---- the program -------------------------------------------------------------------------------------------
 
 
