@@ -9,7 +9,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from task_tracker.cli import coordination_commands, copy_command, migrate_command, worker_command
+from task_tracker.cli import (
+    coordination_commands,
+    copy_command,
+    doctor_command,
+    migrate_command,
+    worker_command,
+)
 from task_tracker.errors import TaskTrackerError
 from task_tracker.redaction import redact_text
 
@@ -22,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", required=True, dest="command_name", metavar="COMMAND")
     worker_command.add_to(commands)
     coordination_commands.add_to(commands)
+    doctor_command.add_to(commands)
     migrate_command.add_to(commands)
     copy_command.add_to(commands)
     options, unknown = parser.parse_known_args(arguments)

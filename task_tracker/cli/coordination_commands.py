@@ -12,19 +12,15 @@ from typing import Any
 
 import orjson
 
-from task_tracker.cli.places import directory_of, is_leased
-from task_tracker.cli.storage_arguments import add_storage_arguments, given_storage
-from task_tracker.cli.worker_settings import read_document, storage_config
-from task_tracker.errors import SettingsError
+from task_tracker.cli.looking import add_command, idle_tracker
 from task_tracker.store import WorkerFact
-from task_tracker.tracker import TaskTracker
 
 __all__ = ["add_to"]
 
 
 def add_to(commands: Any) -> None:
     """Add the commands to ``commands``, the subparsers of the program."""
-    pause = _command(
+    pause = add_command(
         commands,
         "pause",
         "have no worker claim tasks of a type",
@@ -33,12 +29,12 @@ def add_to(commands: Any) -> None:
     )
     pause.add_argument("task_type", metavar="TYPE")
     pause.set_defaults(command=_pause)
-    resume = _command(
+    resume = add_command(
         commands, "resume", "let workers claim them again", "Ends what the command pause has begun."
     )
     resume.add_argument("task_type", metavar="TYPE")
     resume.set_defaults(command=_resume)
-    workers = _command(
+    workers = add_command(
         commands,
         "workers",
         "say which workers live, and what is paused",
@@ -50,19 +46,8 @@ def add_to(commands: Any) -> None:
     workers.set_defaults(command=_workers)
 
 
-def _command(commands: Any, name: str, brief: str, description: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=brief,
-        description=f"{description} Arguments win over the environment (TASK_TRACKER__ROOT=...), that over --config.",
-    )
-    parser.add_argument("--config", metavar="FILE", help="JSON with the section storage.task_tracker")
-    add_storage_arguments(parser)
-    return parser
-
-
 def _pause(options: argparse.Namespace) -> int:
-    with _tracker(options) as tracker:
+    with idle_tracker(options) as tracker:
         before = options.task_type in tracker.paused_types()
         tracker.pause_type(options.task_type)
     _say(
@@ -74,7 +59,7 @@ def _pause(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    with _tracker(options) as tracker:
+    with idle_tracker(options) as tracker:
         before = options.task_type in tracker.paused_types()
         tracker.resume_type(options.task_type)
     _say(f"{options.task_type} is claimed again" if before else f"{options.task_type} was not paused")
@@ -82,7 +67,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _workers(options: argparse.Namespace) -> int:
-    with _tracker(options) as tracker:
+    with idle_tracker(options) as tracker:
         workers, paused = tracker.workers(), tracker.paused_types()
     for fact in workers:
         _say(orjson.dumps(_as_object(fact)).decode() if options.json else _line(fact))
@@ -90,21 +75,6 @@ def _workers(options: argparse.Namespace) -> int:
     if not options.json:
         _say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")
     return 0 if ready else 1
-
-
-def _tracker(options: argparse.Namespace) -> TaskTracker:
-    """Return a tracker that does nothing by itself. Raises SettingsError, CapabilityMissing, StoreUnavailable."""
-    config = storage_config(given_storage(options), read_document(options.config))
-    directory = directory_of(config.task_tracker)
-    if (
-        directory is not None
-        and config.task_tracker.backend == "lease"
-        and not is_leased(config.task_tracker, directory)
-    ):
-        raise SettingsError(
-            f"no worker and no tracker of the lease backend has ever used {directory}; give the root that they use"
-        )
-    return config.build_task_tracker(cleanup=False, reconcile=False)
 
 
 def _as_object(fact: WorkerFact) -> dict[str, Any]:
