@@ -7,7 +7,8 @@ or a store that cannot be asked. Refuses to work on tasks: nothing is reconciled
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -50,6 +51,11 @@ def _pause(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         before = options.task_type in tracker.paused_types()
         tracker.pause_type(options.task_type)
+        workers = tracker.workers()
+    known = _types(workers)
+    if options.task_type not in known:
+        there_are = f"they have some for {', '.join(known)}" if known else "there is no worker just now"
+        _note(f"no live worker has a handler for {options.task_type}; {there_are}")
     _say(
         f"{options.task_type} was paused already"
         if before
@@ -75,6 +81,11 @@ def _workers(options: argparse.Namespace) -> int:
     if not options.json:
         _say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")
     return 0 if ready else 1
+
+
+def _types(workers: Sequence[WorkerFact]) -> Sequence[str]:
+    """Return the types that workers say they have handlers for."""
+    return sorted({str(kind[0]) for fact in workers for kind in fact.data.get("kinds") or () if kind})
 
 
 def _as_object(fact: WorkerFact) -> dict[str, Any]:
@@ -127,3 +138,7 @@ def _not_ready(data: Mapping[str, Any]) -> str:
 
 def _say(line: str) -> None:
     print(line, flush=True)  # noqa: T201  # that is how it answers
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the person who typed it

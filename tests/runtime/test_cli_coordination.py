@@ -91,6 +91,26 @@ def test_workers_are_listed_with_what_is_wrong(
     assert lines[-1] == "1 of 3 workers ready; paused: reindex"
 
 
+def test_type_that_no_worker_knows_is_paused_with_a_remark(
+    tmp_path: Path, store: LeaseTaskStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be mistyped, or its workers may come later."""
+    root = f"--root={tmp_path}"
+    assert main(["pause", "nope", root]) == 0
+    told = capsys.readouterr()
+    assert told.err == "no live worker has a handler for nope; there is no worker just now\n"
+    assert told.out.startswith("nope is paused; ")
+    store.publish(WorkerFact("a", FACT, 20.0))
+    store.publish(WorkerFact("b", {"kinds": [["embed", 1]]}, 20.0))
+    store.publish(WorkerFact("c", {}, 20.0))
+    assert main(["pause", "rindex", root]) == 0
+    told = capsys.readouterr()
+    assert told.err == "no live worker has a handler for rindex; they have some for embed, ingest, reindex\n"
+    assert store.paused() == ["nope", "rindex"]
+    assert main(["pause", "reindex", root]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_blank_type_is_refused(
     tmp_path: Path, store: LeaseTaskStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
