@@ -1,16 +1,19 @@
 """``task_tracker copy``: all tasks of one store into another one, with the proof that they are there.
 
 Owns how the two stores are named, what is printed, and the exit code: 0 if both sides are equal, 1 if they are not, 2
-for what cannot work as it was given, 130 when it was stopped. Refuses to know what may be copied
+for what cannot work as it was given, 130 or 143 when it was stopped. Refuses to know what may be copied
 (:mod:`task_tracker.copying`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +21,10 @@ from typing import Any, Final
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from task_tracker.cli.places import directory_of, is_leased
-from task_tracker.clock import SYSTEM_CLOCK
+from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.config import StorageConfig
 from task_tracker.copying import Copying, Outcome, Tally, Told
-from task_tracker.errors import SettingsError
+from task_tracker.errors import CapabilityMissing, SettingsError, StoreUnavailable
 from task_tracker.redaction import redact_text
 from task_tracker.registry import backend_names, open_store
 from task_tracker.settings import TaskTrackerSettings
@@ -37,8 +40,12 @@ _NOT_YET: Final = (Outcome.MISSING, Outcome.OLDER)
 _MOST_NOT_YET: Final = 20
 """Tasks that are named although it says enough how many they are: before copying it is all of them."""
 _PROGRESS_SECONDS: Final = 0.2
-_STOPPED: Final = 130
-"""What shells show for a process that SIGINT ended."""
+"""On a terminal."""
+_LINE_SECONDS: Final = 10.0
+"""In a log, where each line stays."""
+_INTERRUPTED: Final = 128 + signal.SIGINT
+_TERMINATED: Final = 128 + signal.SIGTERM
+"""What shells show for processes that such a signal ended."""
 
 
 def add_to(commands: Any) -> None:
@@ -66,8 +73,38 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(command=run)
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: the same as Ctrl-C, for the driver's waits as well."""
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the command."""
+    try:
+        with _sigterm_interrupts():
+            return _run(options)
+    except KeyboardInterrupt as stopped:
+        _note("stopped; nothing is half copied: run the same command again to go on")
+        return _TERMINATED if isinstance(stopped, _Terminated) else _INTERRUPTED
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Have SIGTERM raise in the block, if this is the thread that hears of signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(options: argparse.Namespace) -> int:
     source, target = _settings(options.source, "--from"), _settings(options.target, "--to")
     _check_places(source.task_tracker, target.task_tracker)
     with ExitStack() as stack:
@@ -80,23 +117,22 @@ def run(options: argparse.Namespace) -> int:
             raise SettingsError(
                 "--include-running is for stores that cannot tell who works on a task, and the source can; leave it out"
             )
-        try:
-            return _Run(opened, into, options).run()
-        except KeyboardInterrupt:
-            _note("stopped; nothing is half copied: run the same command again to go on")
-            return _STOPPED
+        _check_lists(opened)
+        return _Run(opened, into, options, SYSTEM_CLOCK).run()
 
 
 class _Run:
     """One run of the command."""
 
-    def __init__(self, source: TaskStore, target: TaskStore, options: argparse.Namespace) -> None:
+    def __init__(
+        self, source: TaskStore, target: TaskStore, options: argparse.Namespace, clock: Clock
+    ) -> None:
         self._source = source
         self._target = target
         self._only_compare: bool = options.check
         self._named: set[str] = set()
         self._refused: Counter[Outcome] = Counter()
-        self._progress = _Progress()
+        self._progress = _Progress(clock)
         self._copying = Copying(
             source,
             target,
@@ -159,10 +195,11 @@ class _Run:
 
 
 class _Progress:
-    """A line on the terminal that is written over and over, if there is a terminal."""
+    """A line on the terminal that is written over and over, or a line now and then if there is no terminal."""
 
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._on_terminal = sys.stderr.isatty()
         self._verb = ""
         self._done = 0
         self._next_at = 0.0
@@ -170,6 +207,7 @@ class _Progress:
     def of(self, verb: str) -> ExitStack:
         """Count anew while the block runs."""
         self._verb, self._done = verb, 0
+        self._next_at = self._clock.monotonic() + (0.0 if self._on_terminal else _LINE_SECONDS)
         stack = ExitStack()
         stack.callback(self.clear)
         return stack
@@ -177,14 +215,20 @@ class _Progress:
     def step(self) -> None:
         """Count one record."""
         self._done += 1
-        if self._shown and SYSTEM_CLOCK.monotonic() >= self._next_at:
-            self._next_at = SYSTEM_CLOCK.monotonic() + _PROGRESS_SECONDS
+        now = self._clock.monotonic()
+        if now < self._next_at:
+            return
+        if self._on_terminal:
+            self._next_at = now + _PROGRESS_SECONDS
             sys.stderr.write(f"\r{self._verb} {self._done:,} ")
             sys.stderr.flush()
+        else:
+            self._next_at = now + _LINE_SECONDS
+            _note(f"{self._verb} {self._done:,} so far")
 
     def clear(self) -> None:
         """Take the line away, so that something else can be written."""
-        if self._shown:
+        if self._on_terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
@@ -251,6 +295,19 @@ def _target(config: StorageConfig, *, only_compare: bool) -> TaskStore:
             _note(f"--to: {directory} is no store of this kind yet; compared with an empty one")
             return open_store("memory")
     return config.build_task_store()
+
+
+def _check_lists(source: TaskStore) -> None:
+    """Refuse a source whose tasks nobody can find. Raises CapabilityMissing."""
+    try:
+        with contextlib.suppress(StoreUnavailable):  # told when it is needed
+            next(iter(source.owners()), None)
+    except CapabilityMissing as error:
+        raise CapabilityMissing(
+            f"--from: {type(source).__name__} cannot list who has tasks there, so copy would not find them; take a "
+            "version of that backend that has owners(), or copy with a program of your own, which lists each owner "
+            "that you know"
+        ) from error
 
 
 def _check_places(source: TaskTrackerSettings, target: TaskTrackerSettings) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from stores import LeaseTaskStore, PersistentTaskStore
 from task_tracker.cli import copy_command, main
+from task_tracker.clock import SystemClock
 from task_tracker.copying import Copying
 from task_tracker.records import TaskKey, TaskStatus
-from task_tracker.store import Stored
+from task_tracker.store import Stored, TaskStore
 from task_tracker.testing import RecordMaker
 from tests.objects.server import S3Server
 
@@ -176,7 +177,7 @@ def test_progress_is_shown_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And nowhere else; what is printed does not stand behind it."""
+    """What is printed does not stand behind it."""
     old.create(make(status=TaskStatus.COMPLETED))
     old.create(make("own", status=TaskStatus.RUNNING))
     monkeypatch.setattr(copy_command, "_PROGRESS_SECONDS", 0.0)
@@ -188,6 +189,55 @@ def test_progress_is_shown_on_a_terminal(
     assert "\rcopied 1 " in said
     assert "\rcompared 2 " in said
     assert said.endswith("\r\x1b[K")
+
+
+def test_progress_is_told_now_and_then_where_there_is_no_terminal(
+    old: PersistentTaskStore,
+    copy: Run,
+    make: RecordMaker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A line every ten seconds, so that a log shows that it goes on."""
+    for record in make.many(7, status=TaskStatus.COMPLETED):
+        old.create(record)
+    monkeypatch.setattr(copy_command, "SYSTEM_CLOCK", Ticking(4.0))
+    assert copy() == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "copied 3 so far",
+        "copied 6 so far",
+        "compared 3 so far",
+        "compared 6 so far",
+    ]
+
+
+class Ticking(SystemClock):
+    """A clock on which each look takes so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += self._seconds
+        return self._now
+
+
+def test_source_that_cannot_list_its_owners(
+    old: PersistentTaskStore,
+    copy: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A third party's: it is said which side that is, and what can be done. Nothing has begun."""
+    monkeypatch.setattr(PersistentTaskStore, "owners", TaskStore.owners)
+    assert copy() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("task_tracker: --from: PersistentTaskStore cannot list who has tasks there")
+    assert "has owners()" in told.err
 
 
 # ---- from where to where ------------------------------------------------------------------------------------

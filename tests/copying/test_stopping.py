@@ -143,7 +143,7 @@ count, create = itertools.count(1), PersistentTaskStore.create
 
 def created(self, *arguments, **options):
     if next(count) == 10:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), int(os.environ["SENT"]))
     return create(self, *arguments, **options)
 
 PersistentTaskStore.create = created
@@ -152,8 +152,12 @@ runpy.run_module("task_tracker", run_name="__main__", alter_sys=True)
 """The command, which is sent the signal as it writes the tenth record."""
 
 
-def test_interrupted_it_says_that_it_can_go_on(tmp_path: Path) -> None:
-    """Ctrl-C ends it in order; what was copied is whole."""
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_says_that_it_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, code: int
+) -> None:
+    """Ctrl-C ends it in order, and so does a supervisor; what was copied is whole."""
+    monkeypatch.setenv("SENT", str(int(sent)))
     old = PersistentTaskStore(tmp_path / "old", durability="none")
     make = RecordMaker()
     for _ in range(20):
@@ -162,7 +166,7 @@ def test_interrupted_it_says_that_it_can_go_on(tmp_path: Path) -> None:
     stopped = subprocess.run(
         [sys.executable, "-c", SIGNALLED, *command], capture_output=True, text=True, timeout=60, check=False
     )
-    assert stopped.returncode == 130
+    assert stopped.returncode == code
     assert 0 < len([*(tmp_path / "new/local/acme/tasks/alice").glob("*.json")]) < 20
     said = stopped.stderr
     assert said.splitlines()[-1].startswith("stopped")
