@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import psycopg
 import pytest
@@ -238,6 +240,11 @@ class TestUnreached:
         assert error.sqlstate is None
         assert advice in str(unreached(error, "tell workers"))
         assert "it may have happened" in str(unreached(error, "tell workers", maybe=True))
+
+    def test_password_that_is_missing_is_known_in_any_language(self) -> None:
+        asked = cast("psycopg.pq.abc.PGconn", SimpleNamespace(needs_password=True))
+        error = psycopg.OperationalError("connection failed: Passwort fehlt", pgconn=asked)
+        assert "does not take this user and password" in str(unreached(error, "tell workers"))
 
 
 class TestTime:
