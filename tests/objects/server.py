@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -37,14 +37,33 @@ class S3Server:
 
     def __init__(self) -> None:
         # Half a second, which only those pay who need it.
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from moto.moto_server.werkzeug_app import create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
 
+        serve = self._answer
+
         class KeepsConnections(WSGIRequestHandler):
+            """Werkzeug's own closes each connection, and a thread waits for what may still come through it."""
+
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+            wbufsize = -1
+
+            def run_wsgi(self) -> None:
+                status, headers, data = serve(self.make_environ())
+                code, _, reason = status.partition(" ")
+                self.send_response(int(code), reason)
+                for name, value in headers:
+                    self.send_header(name, value)
+                if not any(name.lower() == "content-length" for name, _ in headers):
+                    self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data)
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        # Of S3 alone: to find out which service is meant takes moto longer than to answer.
+        self._moto = create_backend_app("s3")
         self.ignored: set[tuple[str, str]] = set()
         self.disturbances: list[Disturbance] = []
         self.lost: list[Disturbance] = []
@@ -54,7 +73,7 @@ class S3Server:
         self.requests: list[tuple[str, str, int]] = []
         """Method, key (or the prefix that is listed), status."""
         self._server = make_server(
-            "127.0.0.1", 0, self._answer, threaded=True, request_handler=KeepsConnections
+            "127.0.0.1", 0, self._moto, threaded=True, request_handler=KeepsConnections
         )
         self._server.daemon_threads = True  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -135,7 +154,7 @@ class S3Server:
 
     # ---- serving ---------------------------------------------------------------------------------------
 
-    def _answer(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
+    def _answer(self, environ: Environ) -> Answer:
         method = environ["REQUEST_METHOD"]
         length = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(length) if length else b""
@@ -155,8 +174,7 @@ class S3Server:
         if failure is not None:
             answer = (failure, [("Content-Length", "0")], b"")
         self.requests.append((method, key, int(answer[0].split()[0])))
-        start_response(answer[0], answer[1])
-        return [answer[2]]
+        return answer
 
     def _ask_moto(self, environ: Environ, body: bytes) -> Answer:
         environ = environ | {
