@@ -343,7 +343,7 @@ RUNS = [
 def test_time_grows_with_the_length_not_with_its_square(run: str, start: str) -> None:
     """Sixteen times the text: 16 times the time if linear, 256 times if quadratic."""
     seconds = []
-    for chars in (8_192, 131_072):
+    for chars in (4_096, 65_536):
         text = (start + run * chars)[:chars]
         began = time.process_time()
         redact_text(text)

@@ -156,25 +156,53 @@ def check_nothing_half_done(
         assert after == before
 
 
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("action", [*READING, *WRITING], ids=lambda action: action.__name__.rstrip("_"))
-def test_every_system_call_fails_in_turn(
-    fast_path: Path, ops: WatchedOps, action: Action, forever: bool
+each_action = pytest.mark.parametrize(
+    "action", [*READING, *WRITING], ids=lambda action: action.__name__.rstrip("_")
+)
+once_and_forever = pytest.mark.parametrize("forever", [False, True], ids=["once", "from then on"])
+
+
+def fail_in_turn(
+    path: Path, ops: WatchedOps, action: Action, forever: bool, code_of: Callable[[int], int]
 ) -> None:
-    """[D071] [D073] [D081] Old record intact, no temp file, no descriptor, a typed error, and on it goes."""
+    """Do ``action`` again and again, each time with the next of its system calls failing, the Nth with its code."""
+    path.mkdir()
     open_before = descriptors()
-    number = 0
-    for code in TROUBLES:
-        for nth in range(1, MOST_CALLS):
-            number += 1
-            scene = Scene(fast_path, number, ops)
-            if not run(scene, action, code, nth, forever):
-                break
-            check_that_it_goes_on(scene, action)
-        else:
-            raise AssertionError(f"{action.__name__} takes {MOST_CALLS} system calls or more")
-    assert number > len(TROUBLES) * 3
+    for nth in range(1, MOST_CALLS):
+        scene = Scene(path, nth, ops)
+        if not run(scene, action, code_of(nth), nth, forever):
+            break
+        check_that_it_goes_on(scene, action)
+    else:
+        raise AssertionError(f"{action.__name__} takes {MOST_CALLS} system calls or more")
+    assert nth > 3
     assert descriptors() == open_before
+
+
+@once_and_forever
+@each_action
+@pytest.mark.parametrize("first", [0, 3])
+def test_every_system_call_fails_in_turn(
+    fast_path: Path, ops: WatchedOps, action: Action, forever: bool, first: int
+) -> None:
+    """[D071] [D073] [D081] Old record intact, no temp file, no descriptor, a typed error, and on it goes.
+
+    The errors take turns.
+    """
+    fail_in_turn(
+        fast_path / "in turn", ops, action, forever, lambda nth: TROUBLES[(first + nth) % len(TROUBLES)]
+    )
+
+
+@pytest.mark.slow
+@once_and_forever
+@each_action
+@pytest.mark.parametrize("code", TROUBLES, ids=errno.errorcode.get)
+def test_every_system_call_fails_in_turn_with_every_error(
+    fast_path: Path, ops: WatchedOps, action: Action, forever: bool, code: int
+) -> None:
+    """[D071] [D073] [D081]"""
+    fail_in_turn(fast_path / "in turn", ops, action, forever, lambda nth: code)
 
 
 def check_that_it_goes_on(scene: Scene, action: Action) -> None:

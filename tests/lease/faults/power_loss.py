@@ -2,8 +2,8 @@
 
 Owns what each durability level promises. After every recorded call of every story, in every state (or every Nth) that
 :mod:`tests.lease.faults.disk` derives, records must be whole and no older than promised;
-each different one is made real, opened and brought to a good end. With ``--mutants`` each fsync is left out in turn,
-and it must be noticed. Prints one JSON object.
+each different one is made real, opened and brought to a good end. With ``--mutants`` each fsync (or every Nth) is
+left out in turn, and it must be noticed. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -252,6 +252,7 @@ def main() -> None:
     levels = LEVELS[:2] if given.mutants else LEVELS  # without promises nothing can be broken
     pairs = [(story, level) for level in levels for story in STORIES]
     unnoticed = []
+    fsyncs = 0
     for story, level in pairs[int(number) :: int(among)]:
         if given.story in (None, story.__name__) and given.level in (None, level):
             root = given.place / f"{story.__name__}-{level}"
@@ -260,6 +261,9 @@ def main() -> None:
             shutil.rmtree(root)
             if given.mutants:
                 for dropped in tape.fsyncs():
+                    fsyncs += 1
+                    if fsyncs % given.every:
+                        continue
                     cutter.counts["fsyncs left out"] += 1
                     if cutter.noticed(tape, dropped) is None:
                         unnoticed.append(f"{tape.name}: {_told(tape.steps, dropped + 1)}")

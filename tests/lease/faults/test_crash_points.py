@@ -10,8 +10,8 @@ import pytest
 from tests.lease.faults.drivers import run_shares, shown
 from tests.lease.faults.figures import Figures
 
-IN_MEMORY_EVERY = 20
-ON_DISK_EVERY = 50
+IN_MEMORY_EVERY = 30
+ON_DISK_EVERY = 70
 SOME = 7
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.lease.faults.drivers import run
 from tests.lease.faults.figures import Figures
 
-SHORT = 2000
+SHORT = 800
 
 
 def race(place: Path, rounds: int, figures: Figures, *options: str) -> dict[str, Any]:

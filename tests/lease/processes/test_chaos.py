@@ -36,9 +36,9 @@ def run(path: Path, told_to: list[str], **plan: Any) -> dict[str, int]:
 
 
 def test_chaos(fast_path: Path, told: list[str]) -> None:
-    found = run(fast_path, told, seed=1, claims=1000, kills=60, freezes=120, lease_seconds=0.3)
-    assert found["take_overs"] > 20
-    assert found["lease_lost"] > 10
+    found = run(fast_path, told, seed=1, claims=500, kills=30, freezes=60, lease_seconds=0.3)
+    assert found["take_overs"] > 10
+    assert found["lease_lost"] > 2
     assert found["created"] > 100
 
 

@@ -13,11 +13,11 @@ import pytest
 from tests.lease.simulation.exploring import Outcome, explore
 from tests.lease.simulation.scenarios import SCENARIOS
 
-STATES: Final = 2_000
+STATES: Final = 600
 LONG_STATES: Final = 25_000
-MODE_STATES: Final = 1_000
+MODE_STATES: Final = 400
 LONG_MODE_STATES: Final = 5_000
-LEAST_STATES: Final = {"quick": 100_000, "long": 1_000_000}
+LEAST_STATES: Final = {"quick": 50_000, "long": 1_000_000}
 
 MODES: Final[dict[str, dict[str, Any]]] = {
     "names looked up once": {"cached": True},
