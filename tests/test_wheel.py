@@ -104,6 +104,25 @@ def new_environment(directory: Path, *requirements: str) -> tuple[Path, dict[str
     return python, {distribution["name"].lower(): distribution["version"] for distribution in listing}
 
 
+def test_wheel_is_all_that_is_needed_of_this_project(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked somewhere else, with the dependencies that are installed here."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1))"
+    where = "import task_tracker, stores; print(task_tracker.__file__); print(stores.__file__)"
+    found = run(
+        sys.executable,
+        "-I",
+        "-c",
+        f"{program}\n{where}\n{USE_EVERY_DEPENDENCY_OF_THE_CORE}",
+        tmp_path / "unpacked",
+        tmp_path / "tasks",
+        cwd=tmp_path,
+    )
+    assert all(Path(line).is_relative_to(tmp_path / "unpacked") for line in found.splitlines()), found
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_wheel_without_extras_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     python, installed = new_environment(tmp_path / "empty", str(wheel))

@@ -42,9 +42,10 @@ class Ground:
 
     def empty(self) -> None:
         """Leave nothing of the last test."""
-        for table in TABLES:
-            self.run(f"DELETE FROM {{{table}}}")
-        self.run("UPDATE {migrations} SET applied_at = clock_timestamp()")
+        deletions = "".join(f"DELETE FROM {{{table}}}; " for table in TABLES)
+        self.control.execute(
+            self.names.fill(deletions + "UPDATE {migrations} SET applied_at = clock_timestamp()")
+        )
 
     def lapse(self, seconds: float) -> None:
         """Make every heartbeat and every worker's fact look so much older."""

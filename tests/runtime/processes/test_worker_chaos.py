@@ -51,10 +51,12 @@ def conducted(told: list[str], plan: Plan) -> dict[str, Any]:
 
 def test_a_short_chaos_leaves_no_trace(directory: str, told: list[str]) -> None:
     """[D003] [D022] [D026] [D060] [D073] Every task ends exactly once, and no clock that steps costs a lease."""
-    plan = Plan(directory=directory, seed=1, workers=3, tasks=120, clock_steps=8, cancels=10)
+    plan = Plan(
+        directory=directory, seed=1, workers=3, tasks=80, kills=4, freezes=4, clock_steps=6, cancels=8
+    )
     figures = conducted(told, plan)
-    assert figures["completed"] > 30
-    assert figures["clock_steps"] == 8
+    assert figures["completed"] > 20
+    assert figures["clock_steps"] == 6
 
 
 @pytest.mark.slow
@@ -102,16 +104,21 @@ def test_a_short_chaos_on_postgresql_leaves_no_trace(
         directory=directory,
         seed=5,
         workers=3,
-        tasks=80,
+        tasks=60,
+        kills=3,
+        freezes=3,
+        stops=1,
+        clock_steps=3,
         full_disks=0,
-        terminations=8,
+        terminations=5,
         server_restarts=1,
+        cancels=8,
         redis_stops=1 if shutil.which("redis-server") else 0,
         store={"backend": "postgres"},
     )
     figures = conducted(told, plan)
-    assert figures["completed"] > 20
-    assert figures["terminations"] == 8
+    assert figures["completed"] > 15
+    assert figures["terminations"] == 5
     assert figures["server_restarts"] == 1
 
 
