@@ -41,9 +41,9 @@ def test_crash_points_in_memory(fast_path: Path, figures: Figures) -> None:
     assert injections.keys() == {"kill", "stop", "refuse", "recovery"}
 
 
-def test_crash_points_on_disk(tmp_path: Path, figures: Figures) -> None:
+def test_crash_points_on_disk(disk_path: Path, figures: Figures) -> None:
     """Some of them also on a file system that has a disk under it."""
-    injections = crash([tmp_path / "0", tmp_path / "1"], ON_DISK_EVERY, "disk", figures, among=SOME)
+    injections = crash([disk_path / "0", disk_path / "1"], ON_DISK_EVERY, "disk", figures, among=SOME)
     assert injections.total() >= 40
 
 
@@ -63,6 +63,6 @@ def test_all_crash_points_in_memory(fast_path: Path, figures: Figures) -> None:
 
 
 @pytest.mark.slow
-def test_many_crash_points_on_disk(tmp_path: Path, figures: Figures) -> None:
-    injections = crash([tmp_path / "0", tmp_path / "1"], 4, "disk", figures)
+def test_many_crash_points_on_disk(disk_path: Path, figures: Figures) -> None:
+    injections = crash([disk_path / "0", disk_path / "1"], 4, "disk", figures)
     assert injections.total() >= 300

@@ -31,22 +31,24 @@ def check_safe(tally: dict[str, Any], rounds: int) -> None:
     assert tally["landed"] > 0, "the commit never won: this was no race"
 
 
-def test_no_commit_lands_after_a_take_over(fast_path: Path, tmp_path: Path, figures: Figures) -> None:
+def test_no_commit_lands_after_a_take_over(fast_path: Path, disk_path: Path, figures: Figures) -> None:
     check_safe(race(fast_path / "memory", SHORT, figures), SHORT)
-    check_safe(race(tmp_path / "disk", SHORT // 4, figures), SHORT // 4)
+    check_safe(race(disk_path / "disk", SHORT // 4, figures), SHORT // 4)
 
 
 @pytest.mark.slow
-def test_no_commit_of_many_lands_after_a_take_over(fast_path: Path, tmp_path: Path, figures: Figures) -> None:
+def test_no_commit_of_many_lands_after_a_take_over(
+    fast_path: Path, disk_path: Path, figures: Figures
+) -> None:
     check_safe(race(fast_path / "memory", 100_000, figures), 100_000)
-    check_safe(race(tmp_path / "disk", 10_000, figures), 10_000)
+    check_safe(race(disk_path / "disk", 10_000, figures), 10_000)
 
 
 @pytest.mark.slow
-def test_without_the_purge_some_do(tmp_path: Path, fast_path: Path, figures: Figures) -> None:
+def test_without_the_purge_some_do(disk_path: Path, fast_path: Path, figures: Figures) -> None:
     """That the race can be lost at all is what makes the other tests say something."""
     tallies = [
-        race(tmp_path / "disk", 10_000, figures, "--no-purge"),
+        race(disk_path / "disk", 10_000, figures, "--no-purge"),
         race(fast_path / "memory", 50_000, figures, "--no-purge"),
     ]
     if not any(tally["late"] for tally in tallies):
