@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Where there is room in memory, the tests' files are there: on a disk each of many thousands is waited for.
 # `make test-long` has them on the disk.
 ifneq ($(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1000000'),)
-IN_MEMORY := TMPDIR=/dev/shm PYTEST_ADDOPTS="-o tmp_path_retention_policy=failed"
+IN_MEMORY := TMPDIR=/dev/shm
 endif
 
 # Three processes on two cores: half of the time a test waits, for a lease to end or for another process.
