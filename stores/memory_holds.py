@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 import orjson
@@ -134,12 +135,15 @@ class Waiting:
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, int], list[tuple[tuple[int, float, str], TaskKey]]] = {}
+        self._starts: dict[tuple[str, int], list[tuple[float, TaskKey]]] = {}
 
     def add(self, record: TaskRecord) -> None:
         """Add ``record`` if it waits for a handler."""
         if record.status is TaskStatus.PENDING and record.handler_version is not None:
             kind = record.task_type, record.handler_version
             insort(self._places.setdefault(kind, []), (transitions.claim_order(record), record.key))
+            if record.not_before is not None:
+                insort(self._starts.setdefault(kind, []), (record.not_before, record.key))
 
     def remove(self, record: TaskRecord) -> None:
         """Remove ``record``, as it was when it was added, if it is there."""
@@ -150,6 +154,19 @@ class Waiting:
         del places[bisect_left(places, (transitions.claim_order(record), record.key))]
         if not places:
             del self._places[kind]
+        if record.not_before is not None:
+            starts = self._starts[kind]
+            del starts[bisect_left(starts, (record.not_before, record.key))]
+            if not starts:
+                del self._starts[kind]
+
+    def next_starts(self, kinds: Iterable[tuple[str, int]], now: float) -> Iterator[float]:
+        """Iterate over the first start time of each kind that is still to come."""
+        for kind in kinds:
+            starts = self._starts.get(kind, [])
+            place = bisect_right(starts, now, key=itemgetter(0))
+            if place < len(starts):
+                yield starts[place][0]
 
     def of(self, kinds: Iterable[tuple[str, int]]) -> Iterator[TaskKey]:
         """Iterate over the tasks of these kinds, in one order."""

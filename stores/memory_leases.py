@@ -179,6 +179,12 @@ class LeasesInMemory(LeaseStore):
             )
             return heapq.nsmallest(limit, found, key=lambda stored: Cursor.of(stored.record))
 
+    def next_due_seconds(self, *, task_types: Sequence[tuple[str, int]]) -> float | None:
+        """Return when the next start time comes; see :meth:`LeaseStore.next_due_seconds`."""
+        with self._lock:
+            now = self._clock.now()
+            return min((at - now for at in self._waiting.next_starts(task_types, now)), default=None)
+
     def workload(self) -> Workload:
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""
         with self._lock:

@@ -629,6 +629,16 @@ class LeaseStore(TaskStore):
         For what was never started, what is to be woken up again, and versions that nobody here knows.
         """
 
+    def next_due_seconds(self, *, task_types: Sequence[tuple[str, int]]) -> float | None:
+        """Return after how many seconds the next start time comes of a task of these kinds that waits for it.
+
+        By the store's clock; None if none is known. Start times that have come count no more, whatever has become of
+        their tasks. A hint, for whoever is about to sleep for long: it may be too early (the task was cancelled, or is
+        of another kind, where a store does not tell them apart), and it is as late as the store claims. Costs no more
+        than a claim that finds nothing, however much waits.
+        """
+        return None
+
     @abstractmethod
     def workload(self) -> Workload:
         """Return what waits and what runs."""

@@ -108,11 +108,8 @@ class Submitter:
     def wake(self, submission: Submission) -> bool:
         """Wake a worker for what waits; False if there is nothing to wake one for, or that failed."""
         record = submission.record
-        due = record.not_before is None or record.not_before <= self._clock.now()
-        if due and record.status is TaskStatus.PENDING and record.handler_version is not None:
-            if submission.created:
-                return self._waking.stored(record.key)
-            return self._waking.wake((record.key,))
+        if record.status is TaskStatus.PENDING and record.handler_version is not None:
+            return self._waking.stored(record) if submission.created else self._waking.waits(record)
         return False
 
     def again(self, key: TaskKey, how: Literal["retry_of", "resume_of"], wish: Again) -> Submission:

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.errors import SettingsError
 from task_tracker.forks import renew_after_fork
-from task_tracker.records import TaskKey
+from task_tracker.records import TaskKey, TaskRecord
 from task_tracker.redaction import redact_text
 from task_tracker.store import LeaseStore
 
@@ -58,6 +58,17 @@ class WakeUp(Protocol):
 
     def interrupt(self) -> None:
         """Have the waits of this process return now, and one that is about to begin: a worker is to stop."""
+
+
+@runtime_checkable
+class WakesLater(Protocol):
+    """What a :class:`WakeUp` has as well if it can hold a message back until a task may be claimed.
+
+    Without it workers are told at once, and learn from the store when that is.
+    """
+
+    def wake_later(self, keys: Sequence[TaskKey], at: float) -> None:
+        """Tell workers at Unix time ``at`` that these tasks wait. As ``wake`` otherwise."""
 
 
 class InProcessWakeUp:
@@ -199,20 +210,30 @@ class Waking:
         self._lock = threading.Lock()
         self._late: set[_Call] = set()
 
-    def stored(self, key: TaskKey) -> bool:
-        """Wake others for a task that has just been stored; False if that failed.
+    def stored(self, record: TaskRecord) -> bool:
+        """Wake others for a task that has just been stored, or given back; False if that failed.
 
         A store that tells of it by itself has done so in the same transaction.
         """
-        return isinstance(self.wake_up, StoreWakeUp) or self.wake((key,))
+        return isinstance(self.wake_up, StoreWakeUp) or self.waits(record)
+
+    def waits(self, record: TaskRecord) -> bool:
+        """Wake others for a task that waits, also for one that is for later: they are to learn of its start time."""
+        way, at = self.wake_up, record.not_before
+        if at is None or at <= self._clock.now() or not isinstance(way, WakesLater):
+            return self.wake((record.key,))
+        return self._tried(lambda: way.wake_later((record.key,), at))
 
     def wake(self, keys: Sequence[TaskKey]) -> bool:
         """Wake others for these tasks; False if that failed, or has not come to an end within the time it has."""
+        return self._tried(lambda: self.wake_up.wake(keys))
+
+    def _tried(self, wake: Callable[[], object]) -> bool:
         try:
             if self._is_quick:
-                self.wake_up.wake(keys)
+                wake()
             else:
-                self._wake_in_time(keys)
+                self._in_time(wake)
         except Exception as error:  # noqa: BLE001  # counted: the tasks are stored, and looking finds them
             self._failed(error)
             return False
@@ -233,13 +254,13 @@ class Waking:
             )
         return not left
 
-    def _wake_in_time(self, keys: Sequence[TaskKey]) -> None:
+    def _in_time(self, wake: Callable[[], object]) -> None:
         """Do it in a thread. Raises what it raises, TimeoutError, and RuntimeError if there is no thread."""
         if self._closed:
             raise RuntimeError("the tracker is closed; nobody is woken any more")
         if len(self._late) >= _MOST_LATE:
             raise TimeoutError(f"{_MOST_LATE} wake-ups hang; until one of them ends no other is tried")
-        call = _Call(self.wake_up, keys, self._clock, self._late.discard)
+        call = _Call(wake, self._clock, self._late.discard)
         call.start()
         if not call.wait(WAKE_SECONDS):
             self._late.add(call)
@@ -267,11 +288,8 @@ class Waking:
 class _Call:
     """One wake-up in a thread of its own: most processes wake seldom, and keep no thread for it."""
 
-    def __init__(
-        self, way: WakeUp, keys: Sequence[TaskKey], clock: Clock, over: Callable[[_Call], object]
-    ) -> None:
-        self._way = way
-        self._keys = keys
+    def __init__(self, wake: Callable[[], object], clock: Clock, over: Callable[[_Call], object]) -> None:
+        self._wake = wake
         self._clock = clock
         self._over = over
         self._changed = threading.Condition()
@@ -296,7 +314,7 @@ class _Call:
 
     def _run(self) -> None:
         try:
-            self._way.wake(self._keys)
+            self._wake()
         except BaseException as error:  # noqa: BLE001  # raised where it is waited for
             self.error = error
         with self._changed:

@@ -26,6 +26,8 @@ _DEEPEST: Final = 16 * _DEPTH
 _MOST_PROMOTED: Final = 500
 _MOST_DEFERRED: Final = 1000
 """That are looked at for those of other kinds: there is no index of the kinds of tasks for later."""
+_MOST_FOR_LATER: Final = 100
+"""The same, where the first one is looked for."""
 
 _Kinds = Sequence[tuple[str, int]]
 
@@ -205,6 +207,13 @@ class Queue:
         asked = {**_asked(kinds), **deferred, "older_than_seconds": float(older_than_seconds), "limit": limit}
         rows = [Row(*row) for row in session.all("unclaimed_by_kind", asked)]
         return rows if len(rows) < limit else None
+
+    def next_due_seconds(self, kinds: _Kinds) -> float | None:
+        """See :meth:`LeaseStore.next_due_seconds`."""
+        asked = {**_asked(kinds), "most_deferred": _MOST_FOR_LATER}
+        found = self._database.read("look for start times", lambda session: session.one("next_due", asked))
+        assert found is not None, "the statement always answers"
+        return None if found[0] is None else float(found[0])
 
     def workload(self) -> Workload:
         """See :meth:`LeaseStore.workload`."""

@@ -327,6 +327,10 @@ class PostgresTaskStore(LeaseStore):
         """Return pending tasks that nobody holds; see :meth:`LeaseStore.unclaimed`."""
         return self._queue.unclaimed(task_types, except_types, older_than_seconds, limit, handled=handled)
 
+    def next_due_seconds(self, *, task_types: Sequence[tuple[str, int]]) -> float | None:
+        """Return when the next start time comes; see :meth:`LeaseStore.next_due_seconds`."""
+        return self._queue.next_due_seconds(task_types)
+
     def workload(self) -> Workload:
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""
         return self._queue.workload()

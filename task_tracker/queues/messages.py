@@ -36,6 +36,9 @@ FUNCTION: Final = "task_tracker"
 _ARQ_SCHEME: Final = "arq+"
 _BATCH: Final = 100
 _NAMES_PER_TASK: Final = 16
+_LATER: Final = "later:"
+_ROUNDED_SECONDS: Final = 0.1
+"""By so much stores may round start times up: a message that comes too early finds nothing, and is gone."""
 _TLS_FIELDS: Final = (
     "ssl_keyfile",
     "ssl_certfile",
@@ -51,8 +54,9 @@ class ArqWakeUp(InProcessWakeUp):
 
     ``redis_settings``: ARQ's, or a URL (:class:`task_tracker.queues.redis.RedisWakeUp`). ``queue_name`` and
     ``job_serializer`` are to be those of the ARQ worker; ``function_name`` is what its function is called there. A task
-    has one message in the queue at most, however often it is announced; a message that was taken can be sent again.
-    :meth:`wake` raises StoreUnavailable within two seconds if Redis is away, and at once for a while after that.
+    has one message in the queue at most, however often it is announced, and one that ARQ holds back until its start
+    time; a message that was taken can be sent again. :meth:`wake` raises StoreUnavailable within two seconds if Redis
+    is away, and at once for a while after that.
     Nobody is woken by :meth:`wait`: only workers of ARQ's hear of messages.
     """
 
@@ -86,12 +90,19 @@ class ArqWakeUp(InProcessWakeUp):
 
     def wake(self, keys: Sequence[TaskKey]) -> None:
         """Send a message for each of ``keys``; see :meth:`WakeUp.wake`. Raises StoreUnavailable."""
+        self._send_all(keys, None)
+
+    def wake_later(self, keys: Sequence[TaskKey], at: float) -> None:
+        """Send messages that ARQ holds back until then; see :meth:`WakesLater.wake_later`. Raises StoreUnavailable."""
+        self._send_all(keys, at + _ROUNDED_SECONDS)
+
+    def _send_all(self, keys: Sequence[TaskKey], at: float | None) -> None:
         self._rest.check()
         if self._client is None:
             self._client = _client_of(self.redis_settings)
         try:
             for start in range(0, len(keys), _BATCH):
-                self._send(self._client, keys[start : start + _BATCH])
+                self._send(self._client, keys[start : start + _BATCH], at)
         except TROUBLE as error:
             raise self._rest.failed(error) from error
         self._rest.worked()
@@ -103,8 +114,8 @@ class ArqWakeUp(InProcessWakeUp):
         if client is not None:
             client.close()
 
-    def _send(self, client: redis.Redis, keys: Sequence[TaskKey]) -> None:
-        """Put each message there unless it is there already.
+    def _send(self, client: redis.Redis, keys: Sequence[TaskKey], at: float | None) -> None:
+        """Put each message there unless it is there already. One for later has another name, and its last time counts.
 
         ARQ keeps a message's name while it is worked on, also after a crash of its worker, until its time is over.
         Under that name nothing can be sent, and what it is worked on need not be this task: take the next name then.
@@ -112,14 +123,16 @@ class ArqWakeUp(InProcessWakeUp):
         left = list(dict.fromkeys(keys))
         for number in range(_NAMES_PER_TASK):
             now_ms = int(self._clock.now() * 1000)
+            at_ms = now_ms if at is None else int(at * 1000)
+            life_ms = max(at_ms - now_ms, 0) + expires_extra_ms
             pipe: Any = client.pipeline(transaction=True)
             for key in left:
-                name = f"{self.function_name}:{_digest(key)}:{number}"
+                name = f"{self.function_name}:{_digest(key)}:{'' if at is None else _LATER}{number}"
                 message = serialize_job(
                     self.function_name, tuple(key), {}, None, now_ms, serializer=self._serializer
                 )
-                pipe.set(job_key_prefix + name, message, nx=True, px=expires_extra_ms)
-                pipe.zadd(self.queue_name, {name: now_ms}, nx=True)
+                pipe.set(job_key_prefix + name, message, nx=at is None, px=life_ms)
+                pipe.zadd(self.queue_name, {name: at_ms}, nx=at is None)
                 pipe.exists(in_progress_key_prefix + name)
             answers = pipe.execute()
             left = [key for key, is_in_progress in zip(left, answers[2::3], strict=True) if is_in_progress]

@@ -74,6 +74,7 @@ LEASE_OPERATIONS: Final = frozenset(
         "take_over",
         "recover",
         "unclaimed",
+        "next_due_seconds",
         "workload",
         "take_in",
         "pause",
@@ -373,6 +374,10 @@ class FaultyLeaseStore(FaultyStore, LeaseStore):
                 limit=limit,
             ),
         )
+
+    def next_due_seconds(self, *, task_types: Sequence[tuple[str, int]]) -> float | None:
+        """See :meth:`LeaseStore.next_due_seconds`."""
+        return self._call("next_due_seconds", lambda: self.inner.next_due_seconds(task_types=task_types))
 
     def workload(self) -> Workload:
         """See :meth:`LeaseStore.workload`."""

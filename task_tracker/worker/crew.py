@@ -48,7 +48,11 @@ class _Attempt:
 
 
 class Crew:
-    """What runs. ``on_end`` is told of each attempt that has ended, with the record as it was claimed."""
+    """What runs.
+
+    ``on_end`` is told of each attempt that has ended, with the record as it was claimed, and as it was written (None if
+    that is not known).
+    """
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class Crew:
         slots: Slots,
         registry: HandlerRegistry,
         clock: Clock,
-        on_end: Callable[[TaskRecord], None],
+        on_end: Callable[[TaskRecord, TaskRecord | None], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._executor = executor
@@ -189,13 +193,14 @@ class Crew:
     async def _see_through(self, attempt: _Attempt, problem: Exception | None) -> None:
         lease = attempt.lease
         handler_ended: asyncio.Future[Did] | None = None
+        written: TaskRecord | None = None
         word = "broken"
         try:
             if attempt.under_way is None:
                 assert problem is not None, "it was begun, or that broke"
                 raise problem
             ended = await self._executor.see_through(attempt.under_way)
-            word, handler_ended = ended.outcome.name, ended.handler_ended
+            word, written, handler_ended = ended.outcome.name, ended.record, ended.handler_ended
         except Exception:  # noqa: BLE001  # logged; the worker goes on
             # The lease expires, and whoever rescues the task judges it.
             _log.exception(
@@ -212,7 +217,7 @@ class Crew:
             if handler_ended is None:
                 self._slots.give_back()
         self._log_end(attempt, word)
-        self._on_end(attempt.record)
+        self._on_end(attempt.record, written)
 
     def _linger(self, handler_ended: asyncio.Future[Did], task_type: str) -> None:
         """Keep a slot for a handler that goes on although its attempt is over: it still takes its share."""

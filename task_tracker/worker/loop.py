@@ -35,6 +35,10 @@ _log = logging.getLogger("task_tracker")
 
 _FIRST_OUTAGE_SECONDS: Final = 0.1
 _LONGEST_OUTAGE_SECONDS: Final = 5.0
+_LONG_SECONDS: Final = 0.25
+"""Before a longer pause between two looks the store is asked when the next start time comes."""
+_SPREAD_SECONDS: Final = 0.05
+"""Within this time after it the workers that wait for it look, so that they do not all come at once."""
 
 Claimed = tuple[Lease, Stored]
 
@@ -51,6 +55,11 @@ class Pauses:
     def restart(self) -> None:
         """Begin with the shortest one again."""
         self._next = self._shortest
+
+    @property
+    def are_long(self) -> bool:
+        """Whether the next one is so long that it should not be slept through while something becomes due."""
+        return self._next > _LONG_SECONDS
 
     def next(self) -> float:
         """Return the next one."""
@@ -69,6 +78,8 @@ class Batch(NamedTuple):
 
     claimed: list[Claimed]
     error: Exception | None = None
+    due_seconds: float | None = None
+    """In how long there may be more, if that was asked and is known."""
 
 
 class Claimer:
@@ -101,17 +112,31 @@ class Claimer:
         """Whether the system has no thread for every handler, so that nothing is to be claimed beside another claim."""
         return self._shortage.is_on
 
-    def claim(self, most: int) -> Batch:
-        """Claim up to ``most`` tasks. Never raises: what was claimed before an error is claimed all the same."""
+    def claim(self, most: int, *, ask_due: bool = False) -> Batch:
+        """Claim up to ``most`` tasks. Never raises: what was claimed before an error is claimed all the same.
+
+        With ``ask_due``, and if there are fewer, also find out when there may be more.
+        """
         claimed: list[Claimed] = []
+        due_seconds: float | None = None
         if self._shortage.is_on:
             most = min(most, MOST_AT_ONCE)
         try:
-            while len(claimed) < most and self._claim_some(most - len(claimed), claimed):
-                pass
+            found = most > 0 and self._claim_some(most, claimed)
+            if ask_due and len(claimed) < most:
+                due_seconds = self._due_seconds()
+                found = (
+                    True  # a start time that came before the question is not in the answer: look once more
+                )
+            while found and len(claimed) < most:
+                found = self._claim_some(most - len(claimed), claimed)
         except Exception as error:  # noqa: BLE001  # handed on, with what was claimed before
             return Batch(claimed, error)
-        return Batch(claimed)
+        return Batch(claimed, due_seconds=due_seconds)
+
+    def _due_seconds(self) -> float | None:
+        kinds, _ = self._claimable()
+        return self._store.next_due_seconds(task_types=kinds) if kinds else None
 
     def _claim_some(self, most: int, claimed: list[Claimed]) -> bool:
         """Add to ``claimed`` what the store gives in one step; False if that is nothing."""
@@ -271,7 +296,7 @@ class ClaimLoop:
             free = self._free()
             pause: float | None = None
             if free > 0:
-                batch = await self.fill(free)
+                batch = await self.fill(free, ask_due=self._pauses.are_long)
                 if batch.error is not None:
                     pause = self._outage.next()
                     with contextlib.suppress(TimeoutError):
@@ -281,6 +306,8 @@ class ClaimLoop:
                 if len(batch.claimed) == free:
                     continue  # there may be more; if no slot is free, the next turn waits for one
                 pause = self._pauses.next()
+                if batch.due_seconds is not None:
+                    pause = min(pause, batch.due_seconds + self._clock.jitter(_SPREAD_SECONDS))
             await self._news_within(pause)
 
     async def _news_within(self, seconds: float | None) -> None:
@@ -301,10 +328,10 @@ class ClaimLoop:
         free = self._free()
         return await self.fill(free) if free > 0 else Batch([])
 
-    async def fill(self, free: int) -> Batch:
-        """Claim up to ``free`` tasks and start them."""
+    async def fill(self, free: int, *, ask_due: bool = False) -> Batch:
+        """Claim up to ``free`` tasks and start them; see :meth:`Claimer.claim`."""
         try:
-            batch = await self._ask(free)
+            batch = await self._ask(free, ask_due=ask_due)
         except NoThread as error:
             self._no_thread(error)
             return Batch([], error)
@@ -345,18 +372,18 @@ class ClaimLoop:
                 extra={"event": "given_back", "task_id": task_id},
             )
 
-    async def _ask(self, most: int) -> Batch:
+    async def _ask(self, most: int, *, ask_due: bool = False) -> Batch:
         claim = object()
         self._claims_under_way[claim] = self._clock.monotonic()
         try:
-            batch = await self._calls.make(lambda: self._claim(most))
+            batch = await self._calls.make(lambda: self._claim(most, ask_due=ask_due))
         finally:
             del self._claims_under_way[claim]
         self._note(batch)
         return batch
 
-    def _claim(self, most: int) -> Batch:
-        batch = self._claimer.claim(most)
+    def _claim(self, most: int, *, ask_due: bool = False) -> Batch:
+        batch = self._claimer.claim(most, ask_due=ask_due)
         self._unstarted.extend(batch.claimed)
         return batch
 

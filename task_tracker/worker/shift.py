@@ -11,22 +11,23 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from task_tracker.errors import TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
-from task_tracker.records import TaskRecord
+from task_tracker.records import TaskRecord, TaskStatus
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.tracker import TaskTracker
-from task_tracker.wakeups import NoWakeUp, WakeUp
+from task_tracker.wakeups import NoWakeUp, StoreWakeUp, WakeUp
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.crew import Crew
-from task_tracker.worker.executor import Executor
+from task_tracker.worker.executor import Ended, Executor
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Limits
 from task_tracker.worker.listening import Listener
 from task_tracker.worker.loop import Claimer, ClaimLoop, Pauses
+from task_tracker.worker.outcomes import Outcome
 from task_tracker.worker.presence import Presence
 from task_tracker.worker.readiness import SLOW_SECONDS, Fact, LoopWatch, StoreHealth, WorkerStatus
 from task_tracker.worker.rescuing import RESCUE_THREADS, Rescued, Rescuer
@@ -127,7 +128,7 @@ class Shift:
             terms.hooks,
             clock,
             holder=terms.holder,
-            settle=self._executor.settle,
+            settle=self._settle,
         )
         self._presence = Presence(
             terms.store,
@@ -246,10 +247,10 @@ class Shift:
         await finish_all(parts, _PARTS_END_SECONDS)
 
     async def _end_duties(self) -> None:
-        if self._duties:
-            # They have been told before the attempts were waited for.
+        if ending := {*self._duties, *self._relays}:
+            # Duties have been told before the attempts were waited for. What is given back now others are to hear of.
             left = self._stops_at + _PARTS_END_SECONDS - self.loop.time()
-            await asyncio.wait(self._duties, timeout=max(_PARTS_END_SECONDS / 10, left))
+            await asyncio.wait(ending, timeout=max(_PARTS_END_SECONDS / 10, left))
         beside = self._beside()
         for task in beside:
             task.cancel()
@@ -301,6 +302,7 @@ class Shift:
             await self._calls.make(lambda: self._let_go(lease, stored))
         finally:
             self._heartbeats.let_go(lease)
+        self._announce_given_back(stored.record)
 
     def _let_go(self, lease: Lease, stored: Stored) -> None:
         """Do that here and now, in whatever thread."""
@@ -309,11 +311,26 @@ class Shift:
         finally:
             self._heartbeats.let_go(lease)
 
+    async def _settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
+        ended = await self._executor.settle(lease, stored, outcome)
+        if _is_given_back(ended.record):
+            self._claims.look()
+            self._announce_given_back(ended.record)
+        return ended
+
     # ---- wake-ups --------------------------------------------------------------------------------------
 
-    def _attempt_ended(self, record: TaskRecord) -> None:
-        self._claims.look()  # also if its slot is not free yet
-        self._relay(record)
+    def _attempt_ended(self, claimed: TaskRecord, written: TaskRecord | None) -> None:
+        self._claims.look()  # also if its slot is not free yet, and for when it is to be tried again
+        self._relay(claimed)
+        if _is_given_back(written):
+            self._announce_given_back(written)
+
+    def _announce_given_back(self, record: TaskRecord) -> None:
+        """Tell others of a task that waits again: when its time has come, they may have room for it."""
+        waking = self._terms.tracker.waking
+        if not isinstance(waking.wake_up, NoWakeUp | StoreWakeUp):
+            self._start_relay(lambda: waking.stored(record))
 
     def _relay(self, record: TaskRecord) -> None:
         """Announce what a limit kept waiting: this end has made room for it, maybe on another worker."""
@@ -394,3 +411,7 @@ class Shift:
             unknown_kinds=rescuer.strangers,
             facts=facts,
         )
+
+
+def _is_given_back(written: TaskRecord | None) -> TypeGuard[TaskRecord]:
+    return written is not None and written.status is TaskStatus.PENDING

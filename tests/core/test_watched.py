@@ -16,6 +16,7 @@ from stores import InMemoryTaskStore
 from task_tracker import AsyncTaskTracker, TaskTracker
 from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.records import TaskKey, TaskStatus
+from task_tracker.testing import RecordMaker
 from task_tracker.testing.faulty import FaultyLeaseStore
 from task_tracker.wakeups import InProcessWakeUp, NoWakeUp, StoreWakeUp, own_wake_up
 from tests.core.support import OWNER, PATIENCE, background, until
@@ -182,7 +183,7 @@ def test_waking_is_left_to_the_store(store: TellingStore) -> None:
     assert store.announced == [[key]]
     store.announced.clear()
     tracker = TaskTracker(store)
-    assert tracker.waking.stored(key)
+    assert tracker.waking.stored(RecordMaker()("task-1"))
     assert store.announced == []
     assert tracker.waking.wake([key])
     assert store.announced == [[key]]

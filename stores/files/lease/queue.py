@@ -121,6 +121,19 @@ class Queue:
         now = int(self._clock.now() * TICKS_PER_SECOND)
         return self._walk(self._control.later, self._control.names, until=now)
 
+    def next_start_seconds(self) -> float | None:
+        """Return in how many seconds the next bucket in ``later/`` begins, whatever kinds its tasks are of.
+
+        By names alone: one that has become empty counts until its time has come.
+        """
+        now = self._clock.now()
+        for _, times in self._buckets_below(self._control.later, (), None):
+            with contextlib.suppress(ValueError):  # no bucket of ours
+                seconds = _ticks(times) / TICKS_PER_SECOND - now
+                if seconds > 0:
+                    return seconds
+        return None
+
     # ---- within --------------------------------------------------------------------------------------
 
     def _walk(

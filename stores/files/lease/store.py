@@ -441,6 +441,11 @@ class LeaseTaskStore(FileStore, LeaseStore):
                 task_types, frozenset(except_types), older_than_seconds, limit, handled=handled
             )
 
+    def next_due_seconds(self, *, task_types: Sequence[tuple[str, int]]) -> float | None:
+        """Return when the next start time comes, of any kind; see :meth:`LeaseStore.next_due_seconds`."""
+        with self._trouble("list", self._control.later):
+            return self._work.next_start_seconds()
+
     def workload(self) -> Workload:
         """Return what waits and what runs; see :meth:`LeaseStore.workload`."""
         with self._trouble("list", self._control.directory):

@@ -314,6 +314,10 @@ class Work:
         except FileNotFoundError:
             return False
 
+    def next_start_seconds(self) -> float | None:
+        """Return when the next start time comes of a task of any kind; None if none is waited for."""
+        return self._queue.next_start_seconds()
+
     def workload(self) -> Workload:
         """Return what waits and what runs."""
         now = self._control.now_ns() / 1e9

@@ -54,10 +54,11 @@ l.until > clock_timestamp() AND pg_notification_queue_usage() < 0.5
 
 -- fragment: told
 -- Tells those who listen, when this is committed and not before: of a task that waits for a worker all of them, of
--- another change those who wait for changes.
+-- another change those who wait for changes. Of one that waits for its start time as well: a worker that sleeps for long
+-- is to learn when that is.
 CASE WHEN %(news)s::text IS NOT NULL THEN (
     SELECT pg_notify(CASE WHEN n.waits THEN {waiting_channel} ELSE {changes_channel} END, %(news)s::text) IS NOT NULL
-    FROM (SELECT %(waits)s AND coalesce(%(not_before)s::float8 <= {unix_now}, true) AS waits) n
+    FROM (SELECT %(waits)s::boolean AS waits) n
     WHERE EXISTS (
         SELECT FROM {listeners} l
         WHERE {listens} AND (n.waits OR l.changes)
