@@ -23,18 +23,19 @@ class TestMemoryStore(LeaseStoreContract):
         return MemoryHarness()
 
 
-class _NamesByDefault(InMemoryTaskStore):
+class _KnowsLittle(InMemoryTaskStore):
     """As a store that knows nothing better."""
 
     claimable = LeaseStore.claimable
+    next_due_seconds = LeaseStore.next_due_seconds
 
 
 class TestDefaultsOfTheSeam(ChoosingContract):
-    """A backend need not say what could be claimed: it is found among what waits."""
+    """A backend need not say what could be claimed, which is found among what waits, nor when something is due."""
 
     @pytest.fixture
     def harness(self):
-        return MemoryHarness(_NamesByDefault)
+        return MemoryHarness(_KnowsLittle)
 
 
 class TestMemoryLeases:

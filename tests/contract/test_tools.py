@@ -117,6 +117,7 @@ class TestFaultyStore:
         assert store.workload()[:2] == (1, 1)
         assert [stored.record for stored in store.unclaimed(limit=9)] == [second]
         assert [*store.claimable(task_types=[("reindex", 1)], limit=9)] == []
+        assert store.next_due_seconds(task_types=[("reindex", 1)]) is None
         assert store.request_cancel(second.key).record.status is TaskStatus.CANCELLED
         assert store.release(lease, transitions.released(claimed.record, 1)).record.status == "pending"
         with pytest.raises(LeaseLost):

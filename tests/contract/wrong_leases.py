@@ -273,6 +273,69 @@ class NamesWhatIsPaused(_LooksItself):
     def _suits(self, record):
         return record.not_before is None or record.not_before <= self._clock.now()
 
+# ---- start times -----------------------------------------------------------------------------------------
+
+
+class _LooksAtAll(InMemoryTaskStore):
+    """Looks at the start times of all that waits."""
+
+    def next_due_seconds(self, *, task_types):
+        waiting = [stored.record for stored in self.unclaimed(task_types=task_types, limit=99)]
+        starts = [record.not_before for record in waiting if record.not_before is not None]
+        return self._first([start - self._clock.now() for start in starts])
+
+    def _first(self, seconds):
+        return min((found for found in seconds if found > 0), default=None)
+
+
+@caught_by("test_next_start_time_is_known")
+class KnowsTheLastStartTime(_LooksAtAll):
+    def _first(self, seconds):
+        return max((found for found in seconds if found > 0), default=None)
+
+
+@caught_by("test_next_start_time_is_known")
+class SaysWhenItIsAndNotInHowLong(_LooksAtAll):
+    def _first(self, seconds):
+        found = super()._first(seconds)
+        return None if found is None else found + self._clock.now()
+
+
+@caught_by("test_next_start_time_of_several_kinds")
+class AsksForTheFirstKindOnly(_LooksAtAll):
+    def next_due_seconds(self, *, task_types):
+        return super().next_due_seconds(task_types=task_types[:1])
+
+
+@caught_by("test_start_times_that_have_come_are_not_waited_for")
+class WaitsForWhatIsDue(_LooksAtAll):
+    def _first(self, seconds):
+        return min((max(found, 0.0) for found in seconds), default=None)
+
+
+@caught_by("test_start_time_of_what_was_given_back")
+class KnowsStartTimesOfNewTasksOnly(InMemoryTaskStore):
+    def release(self, lease, record):
+        released = super().release(lease, record)
+        self._waiting._starts.clear()
+        return released
+
+
+@caught_by("test_nobody_waits_for_start_times_of_what_never_waits")
+@caught_by("test_start_time_of_what_was_given_back")
+class KnowsStartTimesByCreations(InMemoryTaskStore):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._starts = []
+
+    def create(self, record):
+        self._starts.append(record.not_before or 0.0)
+        return super().create(record)
+
+    def next_due_seconds(self, *, task_types):
+        now = self._clock.now()
+        return min((start - now for start in self._starts if start > now), default=None)
+
 
 # ---- the backlog -----------------------------------------------------------------------------------------
 

@@ -113,12 +113,12 @@ def test_ends_are_told_however_many_come_together(
 def test_tasks_without_a_handler_wake_no_worker(
     store: PostgresTaskStore, ear: Ear, make: RecordMaker
 ) -> None:
-    """Nor do those whose time has not come."""
+    """Those whose time has not come do: who sleeps for long is to learn when that is."""
     plain, later = store.create(make()).record, store.create(make(handler_version=1, not_before=4e9)).record
     due = store.create(make(handler_version=1, not_before=1.0)).record
     assert ear.heard() == [
         ("changes", news_of(plain.key)),
-        ("changes", news_of(later.key)),
+        ("waiting", news_of(later.key)),
         ("waiting", news_of(due.key)),
     ]
     store.update(plain.changed(message="half way"), expected=None)

@@ -91,6 +91,23 @@ def test_a_worker_elsewhere_is_woken(ground: Ground) -> None:
         assert here.wake_up_failures == 0
 
 
+def test_what_is_for_later_is_found_when_its_time_has_come(ground: Ground) -> None:
+    """By a worker that slept when it was submitted, or given back for later."""
+    handlers = registry(idempotent=True, retry_seconds=0.01)
+    with (
+        tracker_on(ground) as here,
+        TaskTracker(ground.store(), handlers=handlers) as there,
+        InThread(Worker(there, poll_seconds=HOURS)),
+    ):
+        while not hears(there):
+            pass
+        task = here.submit("note", **OWNER, not_before=here.clock.now() + 0.2).record
+        assert ended(here, task).status is TaskStatus.COMPLETED
+        task = here.submit("boom", **OWNER).record
+        assert ended(here, task).status is TaskStatus.FAILED
+    assert len(WORK.runs) == 4
+
+
 def test_what_a_limit_kept_waiting_is_announced(ground: Ground) -> None:
     """To a worker that has nothing to do: the end of another one's task has made room."""
     limits = {"hold": 1, "note": 1}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from arq.jobs import Job
 
+from stores import InMemoryTaskStore
 from task_tracker import TaskTracker
 from task_tracker.errors import CapabilityMissing, SettingsError
 from task_tracker.queues.arq import ArqTasks
@@ -49,6 +50,26 @@ def test_and_now_and_then(site: Site) -> None:
             fickle = site.submit("fickle")
             lost = site.submit("note", told=False)
             tasks = (late, fickle, lost)
+            await until(lambda: all(site.seen(task).status == "completed" for task in tasks))
+
+    run(main())
+    assert len(WORK.runs) == 4
+
+
+def test_what_is_for_later_waits_for_no_look(site: Site) -> None:
+    """ARQ holds its message back: of a submit, of a retry, and of what a worker that died had."""
+    crashed = site.submit("fickle", told=False)
+    assert site.store.claim(crashed.key, holder="killed") is not None
+    assert isinstance(site.store, InMemoryTaskStore)
+    hold = site.store._holds.find(crashed.key)
+    assert hold is not None
+    hold.beat -= 60
+
+    async def main() -> None:
+        async with site.working(site.tasks(send_seconds=600.0)):
+            late = site.submit("note", not_before=site.tracker().clock.now() + 0.2)
+            fickle = site.submit("fickle")
+            tasks = (late, fickle, crashed)
             await until(lambda: all(site.seen(task).status == "completed" for task in tasks))
 
     run(main())

@@ -109,6 +109,34 @@ def test_while_one_is_worked_on_the_next_one_has_another_name(way: ArqWakeUp) ->
     assert {name.rpartition(":")[0] for name in names(way)} == {names(way)[0].rpartition(":")[0]}
 
 
+def test_a_message_for_later_is_held_back(way: ArqWakeUp) -> None:
+    """Its name is another one, so that one for now does not wait for it; the time that was said last counts."""
+    now = way._clock.now()
+    for seconds in (7200, 3600):
+        way.wake_later([KEY], now + seconds)
+    ((name, at_ms),) = client(way).zrange(way.queue_name, 0, -1, withscores=True)
+    assert at_ms == pytest.approx((now + 3600.1) * 1000, abs=1)
+    assert client(way).pttl(job_key_prefix + name.decode()) > 86_400_000
+    way.wake([KEY])
+    assert len(queued(way)) == 2
+    assert client(way).zscore(way.queue_name, name) == at_ms
+
+
+def test_what_is_submitted_for_later_is_sent_for_later(way: ArqWakeUp) -> None:
+    """Also when it was submitted before; what is due by now is sent for now."""
+    registry = HandlerRegistry()
+    registry.register("ingest", handler="app.ingest:run")
+    clock = FakeClock(start=way._clock.now())
+    with TaskTracker(InMemoryTaskStore(clock=clock), handlers=registry, wake_up=way, clock=clock) as tracker:
+        for _ in range(2):
+            tracker.submit("ingest", **OWNER, not_before=clock.now() + 3600, dedupe=True)
+        assert tracker.wake_up_failures == 0
+        (found,) = client(way).zrange(way.queue_name, 0, -1, withscores=True)
+        assert found[1] == pytest.approx((clock.now() + 3600.1) * 1000, abs=1)
+        tracker.submit("ingest", **OWNER, not_before=clock.now() - 1)
+    assert len(queued(way)) == 2
+
+
 def test_there_is_an_end_to_names(way: ArqWakeUp) -> None:
     for _ in range(30):
         way.wake([KEY])

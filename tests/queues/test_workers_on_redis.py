@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from task_tracker import StorageConfig, TaskTracker
+from task_tracker import HandlerRegistry, StorageConfig, TaskTracker
 from task_tracker.cli.worker_settings import WorkerSettings, effective
 from task_tracker.errors import SettingsError
 from task_tracker.queues.messages import ArqWakeUp
@@ -30,11 +30,11 @@ HOURS = (3600.0, 7200.0)
 """Pauses between two looks that no test survives: whatever is found in time was announced."""
 
 
-def tracker_on(url: str | None, root: Path) -> TaskTracker:
+def tracker_on(url: str | None, root: Path, handlers: HandlerRegistry | None = None) -> TaskTracker:
     config = StorageConfig(
         task_tracker={"backend": "lease", "root": str(root), "durability": "none", "wake_up": url}
     )
-    return config.build_task_tracker(handlers=registry(), cleanup=False, reconcile=False)
+    return config.build_task_tracker(handlers=handlers or registry(), cleanup=False, reconcile=False)
 
 
 def way_of(tracker: TaskTracker) -> RedisWakeUp:
@@ -79,6 +79,54 @@ def test_a_task_is_announced_through_an_outage_and_after_it(
     with no_thread_is_left():
         asyncio.run(main())
     assert len(WORK.runs) == 3
+
+
+def test_what_is_for_later_is_found_when_its_time_has_come(redis_url: str, tmp_path: Path) -> None:
+    """By a worker that slept when it was submitted, and by itself when it is to be tried again."""
+    WORK.begin()
+    handlers = registry(idempotent=True, retry_seconds=0.01)
+
+    async def main() -> None:
+        with (
+            tracker_on(redis_url, tmp_path) as here,
+            tracker_on(redis_url, tmp_path, handlers=handlers) as there,
+        ):
+            async with Worker(there, poll_seconds=HOURS):
+                await until(lambda: way_of(there).until_listening(0))
+                later = here.submit("note", **OWNER, not_before=here.clock.now() + 0.2)
+                assert await ended(here, later.task_id) == "completed"
+                failing = here.submit("boom", **OWNER)
+                assert await ended(here, failing.task_id) == "failed"
+            way_of(here).close()
+            way_of(there).close()
+
+    asyncio.run(main())
+    assert len(WORK.runs) == 4
+
+
+def test_what_a_worker_gives_back_as_it_stops_is_found_by_another_one(redis_url: str, tmp_path: Path) -> None:
+    WORK.begin()
+    handlers = registry(idempotent=True)
+
+    async def main() -> None:
+        with (
+            tracker_on(redis_url, tmp_path, handlers=handlers) as here,
+            tracker_on(redis_url, tmp_path, handlers=handlers) as there,
+        ):
+            stopping = Worker(here, poll_seconds=HOURS)
+            await stopping.start()
+            task = here.submit("hold", **OWNER)
+            await until(lambda: WORK.runs)
+            async with Worker(there, poll_seconds=HOURS):
+                await until(lambda: way_of(there).until_listening(0))
+                assert await stopping.stop(0) == 0
+                await until(lambda: len(WORK.runs) == 2)
+                WORK.open()
+                assert await ended(here, task.task_id) == "completed"
+            way_of(here).close()
+            way_of(there).close()
+
+    asyncio.run(main())
 
 
 def _can_wake(way: RedisWakeUp) -> bool:

@@ -249,7 +249,7 @@ def test_higher_priorities_go_first_then_older_ones(place: Place, tracker: TaskT
 def test_a_task_waits_for_its_time(place: Place, tracker: TaskTracker) -> None:
     later = submit(tracker, not_before=place.clock.now() + 100)
     past = submit(tracker, not_before=place.clock.now() - 100)
-    assert place.way.woken == [past.task_id], "nobody is woken for what cannot be done yet"
+    assert place.way.woken == [later.task_id, past.task_id], "who sleeps is to learn of its start time"
     assert place.drain() == [past.task_id]
     place.advance(101)
     assert place.drain() == [later.task_id]

@@ -259,7 +259,7 @@ class Asked:
     def __init__(self) -> None:
         self.most: list[int] = []
 
-    def claim(self, most: int) -> loop.Batch:
+    def claim(self, most: int, *, ask_due: bool = False) -> loop.Batch:
         self.most.append(most)
         return loop.Batch([])
 

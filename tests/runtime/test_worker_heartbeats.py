@@ -231,10 +231,10 @@ def test_the_background_of_a_worker_survives_what_nobody_thought_of(
     network(tracker).fail(on="recover", nth=2)
     fill, broken = ClaimLoop.fill, [ValueError("a mistake of ours")]
 
-    async def breaking(loop: ClaimLoop, free: int) -> Any:
+    async def breaking(loop: ClaimLoop, free: int, **asked: bool) -> Any:
         if broken:
             raise broken.pop()
-        return await fill(loop, free)
+        return await fill(loop, free, **asked)
 
     monkeypatch.setattr(ClaimLoop, "fill", breaking)
     task, lost = crew.submit("note"), crew.crashed("boom")

@@ -310,9 +310,9 @@ def test_an_embedded_worker_outlives_an_outage_and_the_servers_health_shows_it(
 def broken_once(work: Any) -> Any:
     broken = [ValueError("a mistake of ours")]
 
-    async def fill(free: int) -> Any:
+    async def fill(free: int, **asked: bool) -> Any:
         if broken:
             raise broken.pop()
-        return await work(free)
+        return await work(free, **asked)
 
     return fill
