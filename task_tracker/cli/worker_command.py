@@ -11,7 +11,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any, Final
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
 def _check_storage(config: StorageConfig, settings: WorkerSettings) -> None:
     """Raise TaskTrackerError for a place where no worker could work, as far as that is known before it is opened."""
     if settings.watch:
-        _watched_directory(config)
+        _watched_directories(config)
     if config.task_tracker.backend in _WITHOUT_LEASES:
         raise CapabilityMissing(
             f'the backend is "{config.task_tracker.backend}", which has no leases, so a worker could not own what it '
@@ -155,7 +155,7 @@ def _check_worker(registry: HandlerRegistry, settings: WorkerSettings, storage: 
     with (
         TaskTracker(open_store("memory", terms), handlers=registry, wake_up=wake_up) as tracker,
         # Any directory tells whether the kernel could be asked.
-        _watching(os.curdir if settings.watch else None) as watch,
+        _watching([os.curdir] if settings.watch else []) as watch,
     ):
         _worker(tracker, registry, settings, watch)
 
@@ -164,7 +164,7 @@ def _work(registry: HandlerRegistry, settings: WorkerSettings, config: StorageCo
     """Work until told to stop; return how many attempts were left behind."""
     with (
         config.build_task_tracker(handlers=registry) as tracker,
-        _watching(_watched_directory(config) if settings.watch else None) as wake_up,
+        _watching(_watched_directories(config) if settings.watch else []) as wake_up,
     ):
         return _worker(tracker, registry, settings, wake_up).run()
 
@@ -221,23 +221,24 @@ def _its_errors(what: str, advice: str) -> Iterator[None]:
 
 
 @contextmanager
-def _watching(directory: str | None) -> Iterator[WakeUp | None]:
+def _watching(directories: Sequence[str]) -> Iterator[WakeUp | None]:
     """Give the wake-up of the kernel while the block runs, None if there is nothing to watch."""
-    if directory is None:
+    if not directories:
         yield None
         return
     from task_tracker.worker.watching import DirectoryWatch
 
-    with closing(DirectoryWatch(directory)) as watch:
+    with closing(DirectoryWatch(*directories)) as watch:
         yield watch
 
 
-def _watched_directory(config: StorageConfig) -> str:
+def _watched_directories(config: StorageConfig) -> list[str]:
     """Return where names of new tasks appear. Raises SettingsError if that is in no directory."""
     settings = config.task_tracker
     if settings.root is None or settings.backend != "lease":
         raise SettingsError("worker.watch needs the lease backend with a root; leave it out")
-    return os.path.join(settings.root, settings.prefix.strip("/"), ".task_tracker", "ready")
+    control = os.path.join(settings.root, settings.prefix.strip("/"), ".task_tracker")
+    return [os.path.join(control, name) for name in ("ready", "later")]
 
 
 def _limit(text: str) -> tuple[str, int]:

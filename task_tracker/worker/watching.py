@@ -29,18 +29,20 @@ _JOIN_SECONDS: Final = 10.0
 
 
 class DirectoryWatch(InProcessWakeUp):
-    """Wakes who waits when something is added below ``directory``, which has to exist.
+    """Wakes who waits when something is added below one of ``directories``, which have to exist.
 
-    For the lease store that is ``<root>/local/.task_tracker/ready``. The thread starts with the first wait and
-    ends with :meth:`close`. Raises SettingsError if watchfiles is not installed or there is no such directory.
+    For the lease store these are ``<root>/local/.task_tracker/ready`` and, for tasks that wait for a start time,
+    ``later`` beside it. The thread starts with the first wait and ends with :meth:`close`. Raises SettingsError if
+    watchfiles is not installed or there is no such directory.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
-        self._directory = os.fspath(directory)
-        if not os.path.isdir(self._directory):
-            raise SettingsError(
-                f"{self._directory} is no directory that could be watched; open the store once, or mend the path"
-            )
+    def __init__(self, *directories: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._directories = [os.fspath(directory) for directory in directories]
+        for directory in self._directories:
+            if not os.path.isdir(directory):
+                raise SettingsError(
+                    f"{directory} is no directory that could be watched; open the store once, or mend the path"
+                )
         self._watch = _watcher()
         self._listening = threading.Event()
         self._stop = threading.Event()
@@ -86,19 +88,19 @@ class DirectoryWatch(InProcessWakeUp):
     def _listen(self) -> None:
         try:
             # The first round returns once the kernel was told what to watch.
-            for changes in self._watch(self._directory, self._stop):
+            for changes in self._watch(self._directories, self._stop):
                 self._listening.set()
                 if changes:
                     super().wake(())
         except Exception:  # noqa: BLE001  # logged; polling finds what is not announced
             _log.exception(
                 "%s is not watched any more; tasks there are found by polling",
-                self._directory,
+                " and ".join(self._directories),
                 extra={"event": "watch_failed"},
             )
 
 
-def _watcher() -> Callable[[str, threading.Event], Any]:
+def _watcher() -> Callable[[Sequence[str], threading.Event], Any]:
     try:
         watchfiles: Any = import_module("watchfiles")
     except ImportError as error:
@@ -106,9 +108,9 @@ def _watcher() -> Callable[[str, threading.Event], Any]:
             "watching a directory needs the package watchfiles; pip install 'durable-task-tracker[watch]'"
         ) from error
 
-    def listen(directory: str, stop: threading.Event) -> Any:
+    def listen(directories: Sequence[str], stop: threading.Event) -> Any:
         return watchfiles.watch(
-            directory,
+            *directories,
             watch_filter=lambda change, _: change is watchfiles.Change.added,
             debounce=_GATHER_MS,
             step=_STEP_MS,

@@ -153,6 +153,18 @@ class TestCosts:
         assert take(store) is None
         assert [path for path in ops.listed if "/later" in path] == [str(control(tmp_path) / "later")]
 
+    def test_next_start_time_is_asked_in_a_few_listings(self, tmp_path, make):
+        """However many wait for theirs, and however many have another one."""
+        ops = CountingOps()
+        store = opened(tmp_path, ops)
+        now = clock_of(store).now()
+        for days in range(1, 4):
+            for number in range(20):
+                store.create(make(handler_version=1, not_before=now + days * 86_400.0 + number % 2))
+        ops.restart()
+        assert store.next_due_seconds(task_types=KIND) == pytest.approx(86_400, abs=60)
+        assert dict(ops.counts) == {"listdir": 3}, ops.listed
+
     def test_start_times_are_not_looked_at_twice_in_an_instant(self, tmp_path, make):
         ops = CountingOps()
         store = opened(tmp_path, ops)

@@ -59,6 +59,32 @@ class TestOrder:
 
 
 class TestStartTime:
+    def test_next_one_is_read_off_names(self, store, make):
+        """Whatever kind it is of; tenths of a second are full when they are over."""
+        now = clock_of(store).now()
+        for seconds in (200, 100.02, 300):
+            store.create(make(handler_version=1, not_before=now // 1 + seconds))
+        found = store.next_due_seconds(task_types=[("another", 7)])
+        assert found == pytest.approx(now // 1 + 100.1 - clock_of(store).now(), abs=0.01)
+        clock_of(store).stepped += 102
+        found = store.next_due_seconds(task_types=KIND)
+        assert found == pytest.approx(now // 1 + 200 - clock_of(store).now(), abs=0.01)
+
+    def test_what_comes_just_before_the_question_is_found_just_after_it(self, store, make):
+        """Though a claim has looked at start times an instant ago."""
+        now = clock_of(store).now()
+        record = make(handler_version=1, not_before=now + 100, created_at=now, updated_at=now)
+        store.create(record)
+        clock_of(store).stepped += 101
+        assert store._work._queue.is_time_to_look()
+        assert take(store) is None
+        assert store.next_due_seconds(task_types=KIND) is None
+        assert take(store) == record.task_id
+
+    def test_what_is_no_bucket_has_no_start_time(self, tmp_path, store, make):
+        (control(tmp_path) / "later" / "foreign" / "hand" / "made").mkdir(parents=True)
+        assert store.next_due_seconds(task_types=KIND) is None
+
     def test_task_waits_until_its_time_has_come(self, tmp_path, store, make):
         now = clock_of(store).now()
         record = make(handler_version=1, not_before=now + 100, created_at=now, updated_at=now)

@@ -107,6 +107,10 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "does one wait": ("waiting", {"types": ["reindex", "nothing"], "versions": [1, 1]}),
     "the next": ("next", {"types": ["reindex", "other"], "versions": [1, 1], "depth": 16, "most": 1}),
     "what could be next": ("claimable", {"types": ["reindex", "other"], "versions": [1, 1], "depth": 2}),
+    "when the next one is due": (
+        "next_due",
+        {"types": ["reindex", "later"], "versions": [1, 1], "most_deferred": 100},
+    ),
     "what runs": ("running", {"types": ["reindex"]}),
     "what expired": ("expired", {"limit": 1000}),
     "whose tokens these are": ("of_tokens", {"tokens": ["nothing"]}),

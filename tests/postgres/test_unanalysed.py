@@ -80,6 +80,10 @@ def test_what_waits_of_few_kinds_is_found_in_the_queue(fresh: Ground, name: str)
     assert indexes_of(fresh, name) - {"paused_pkey"} == {"queue", "deferred"}
 
 
+def test_start_times_are_found_in_their_order(fresh: Ground) -> None:
+    assert indexes_of(fresh, "next_due") == {"deferred"}
+
+
 def test_tasks_that_others_refer_to_keep_their_key(bare: Ground, tmp_path: Path) -> None:
     """A foreign key of somebody's own does not stop the upgrade."""
     steps = Migrations(bare.names, steps_until(2, tmp_path / "steps"))

@@ -331,7 +331,8 @@ def test_new_entries_wake_who_waits(tmp_path: Path) -> None:
         return
     store = LeaseTaskStore(tmp_path, durability="none")
     crew = Crew(SYSTEM_CLOCK, store)
-    watch = watching.DirectoryWatch(tmp_path / "local" / ".task_tracker" / "ready")
+    control = tmp_path / "local" / ".task_tracker"
+    watch = watching.DirectoryWatch(control / "ready", control / "later")
     watch.listen()
     assert watch.until_listening(30)
     tracker = crew.tracker()
@@ -341,6 +342,8 @@ def test_new_entries_wake_who_waits(tmp_path: Path) -> None:
             for number in range(3):
                 tracker.submit("note", number, **OWNER)
                 await until(lambda number=number: len(WORK.ended) > number)  # type: ignore[misc]
+            tracker.submit("note", **OWNER, not_before=crew.clock.now() + 0.2)
+            await until(lambda: len(WORK.ended) == 4)
 
     asyncio.run(scenario())
     watch.close()

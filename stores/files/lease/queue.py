@@ -126,6 +126,7 @@ class Queue:
 
         By names alone: one that has become empty counts until its time has come.
         """
+        self._looked_at = -math.inf  # what has come before this is for the next claim, however soon that is
         now = self._clock.now()
         for _, times in self._buckets_below(self._control.later, (), None):
             with contextlib.suppress(ValueError):  # no bucket of ours

@@ -305,15 +305,14 @@ LIMIT %(limit)s
 -- The next start time of a task of these kinds. There is no index of the kinds of tasks for later, so the first ones are
 -- looked at: if none of them is of these kinds and there are more, it is not before the last one's.
 SELECT (coalesce(
-    min(f.not_before) FILTER (
-        WHERE EXISTS (SELECT FROM {kinds} WHERE k.task_type = f.task_type AND k.version = f.handler_version)
-    ),
+    min(f.not_before) FILTER (WHERE k.task_type IS NOT NULL),
     CASE WHEN count(*) >= %(most_deferred)s THEN max(f.not_before) END
 ) - {unix_now})::float8
 FROM (
     SELECT d.not_before, d.task_type, d.handler_version FROM {tasks} d
     WHERE d.deferred AND d.not_before > {unix_now} ORDER BY d.not_before LIMIT %(most_deferred)s
 ) f
+LEFT JOIN {kinds} ON k.task_type = f.task_type AND k.version = f.handler_version
 
 -- name: workload
 SELECT w.number, r.number,
