@@ -11,8 +11,10 @@ from functools import partial
 import psycopg
 import pytest
 
+from stores.postgres import queue
 from stores.postgres.store import PostgresTaskStore
 from task_tracker import transitions
+from task_tracker.clock import SYSTEM_CLOCK
 from task_tracker.errors import CorruptRecord, LeaseLost, SettingsError
 from task_tracker.records import TaskKey, TaskStatus
 from task_tracker.store import Lease, Stored
@@ -346,6 +348,25 @@ class TestQueue:
         claimed = [store.claim(holder="w", task_types=[KIND]) for _ in range(3)]
         keys: list[TaskKey] = [found[0].key for found in claimed if found is not None]
         assert sorted(keys) == [record.key for record in records]
+
+
+class TestStartTimes:
+    def test_behind_many_of_other_kinds(
+        self, ground: Ground, store: PostgresTaskStore, make: RecordMaker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There is no index of their kinds: who asks is to ask again when as many as were looked at have come."""
+        monkeypatch.setattr(queue, "_MOST_FOR_LATER", 3)
+        now = SYSTEM_CLOCK.now()
+        for number in range(1, 4):
+            store.create(make(task_type="other", handler_version=1, not_before=now + 1000 * number))
+        store.create(make(handler_version=1, not_before=now + 5000))
+        assert store.next_due_seconds(task_types=[KIND]) == pytest.approx(3000, abs=60)
+        assert store.next_due_seconds(task_types=[KIND, ("other", 1)]) == pytest.approx(1000, abs=60)
+        monkeypatch.setattr(queue, "_MOST_FOR_LATER", 4)
+        assert store.next_due_seconds(task_types=[KIND]) == pytest.approx(5000, abs=60)
+        assert store.next_due_seconds(task_types=[("reindex", 2)]) == pytest.approx(5000, abs=60)
+        monkeypatch.undo()
+        assert store.next_due_seconds(task_types=[("reindex", 2)]) is None
 
 
 class TestKinds:
