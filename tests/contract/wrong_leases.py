@@ -273,6 +273,7 @@ class NamesWhatIsPaused(_LooksItself):
     def _suits(self, record):
         return record.not_before is None or record.not_before <= self._clock.now()
 
+
 # ---- start times -----------------------------------------------------------------------------------------
 
 
