@@ -702,8 +702,9 @@ class LeaseStore(TaskStore):
     def watch_queue(self, on_waiting: Callable[[], None]) -> AbstractContextManager[None]:
         """Have ``on_waiting`` called, in a thread of the store's, when there may be something new to claim.
 
-        That is when a task for a handler was created pending or given back, and once when the store has begun to hear,
-        or hears again. A hint, and told as :meth:`watch` tells. Raises CapabilityMissing without ``watch``.
+        That is when a task for a handler was created pending or given back, also for later (whoever sleeps is to learn
+        when that is), and once when the store has begun to hear, or hears again. A hint, and told as :meth:`watch`
+        tells. Raises CapabilityMissing without ``watch``.
         """
         raise CapabilityMissing(f"{type(self).__name__} tells nobody of waiting tasks; look with claim()")
 

@@ -229,7 +229,7 @@ class ArqTasks:
 
 
 class PendingSender(Duty):
-    """Announces waiting tasks again, now and then: their messages may be lost, or their time has come only now."""
+    """Announces waiting tasks again, now and then: their messages may be lost."""
 
     def __init__(
         self,

@@ -276,8 +276,11 @@ def test_a_store_without_transactions_says_what_to_do(ground: Ground) -> None:
 def test_waking_is_not_for_what_has_nothing_to_wait_for(caller: Caller) -> None:
     with caller.connect() as connection:
         later = caller.submit(connection, not_before=caller.tracker.clock.now() + 1000)
-    assert not caller.tracker.wake(later)
+    over = later.record.changed(status=TaskStatus.CANCELLED)
+    assert not caller.tracker.wake(later._replace(record=over))
     assert caller.heard.keys == []
+    assert caller.tracker.wake(later), "who sleeps is to learn of its start time"
+    assert caller.heard.keys == [later.record.key]
 
 
 # ---- coroutines ----------------------------------------------------------------------------------------
