@@ -24,53 +24,20 @@ from task_tracker.worker.calls import After, Calls
 from task_tracker.worker.freed import FreedSlots
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.limits import Kind, Limits
+from task_tracker.worker.pauses import Pauses, outage_pauses
 from task_tracker.worker.readiness import StoreHealth
 from task_tracker.worker.retrying import uncounted
 from task_tracker.worker.shortage import MOST_AT_ONCE, Shortage
 from task_tracker.worker.slots import Slots
 
-__all__ = ["ClaimLoop", "Claimer", "Pauses", "outage_pauses"]
+__all__ = ["ClaimLoop", "Claimer"]
 
 _log = logging.getLogger("task_tracker")
 
-_FIRST_OUTAGE_SECONDS: Final = 0.1
-_LONGEST_OUTAGE_SECONDS: Final = 5.0
-_LONG_SECONDS: Final = 0.25
-"""Before a longer pause between two looks the store is asked when the next start time comes."""
 _SPREAD_SECONDS: Final = 0.05
 """Within this time after it the workers that wait for it look, so that they do not all come at once."""
 
 Claimed = tuple[Lease, Stored]
-
-
-class Pauses:
-    """Pauses that double from ``shortest_seconds`` to ``longest_seconds``, jittered."""
-
-    def __init__(self, clock: Clock, shortest_seconds: float, longest_seconds: float) -> None:
-        self._clock = clock
-        self._shortest = shortest_seconds
-        self._longest = longest_seconds
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin with the shortest one again."""
-        self._next = self._shortest
-
-    @property
-    def are_long(self) -> bool:
-        """Whether the next one is so long that it should not be slept through while something becomes due."""
-        return self._next > _LONG_SECONDS
-
-    def next(self) -> float:
-        """Return the next one."""
-        pause = self._next
-        self._next = min(2 * pause, self._longest)
-        return self._clock.jitter(pause)
-
-
-def outage_pauses(clock: Clock) -> Pauses:
-    """Return the pauses between two questions to a store that does not answer."""
-    return Pauses(clock, _FIRST_OUTAGE_SECONDS, _LONGEST_OUTAGE_SECONDS)
 
 
 class Batch(NamedTuple):

@@ -27,8 +27,8 @@ from task_tracker.worker.executor import Ended
 from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Kind
-from task_tracker.worker.loop import outage_pauses
 from task_tracker.worker.outcomes import CancelledOutcome, Failed, Outcome, RetryAt
+from task_tracker.worker.pauses import outage_pauses
 from task_tracker.worker.readiness import StoreHealth
 from task_tracker.worker.retrying import attempts_allowed, attempts_used, may_retry, retry_at
 

@@ -11,14 +11,13 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
-from task_tracker.errors import TaskTrackerError
 from task_tracker.handlers import HandlerRegistry
-from task_tracker.records import TaskRecord, TaskStatus
+from task_tracker.records import TaskRecord
 from task_tracker.store import Lease, LeaseStore, Stored
 from task_tracker.tracker import TaskTracker
-from task_tracker.wakeups import NoWakeUp, StoreWakeUp, WakeUp
+from task_tracker.wakeups import NoWakeUp, WakeUp
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.crew import Crew
 from task_tracker.worker.executor import Ended, Executor
@@ -26,10 +25,12 @@ from task_tracker.worker.heartbeat import Heartbeats
 from task_tracker.worker.hooks import Hooks
 from task_tracker.worker.limits import Limits
 from task_tracker.worker.listening import Listener
-from task_tracker.worker.loop import Claimer, ClaimLoop, Pauses
+from task_tracker.worker.loop import Claimer, ClaimLoop
 from task_tracker.worker.outcomes import Outcome
+from task_tracker.worker.pauses import Pauses
 from task_tracker.worker.presence import Presence
 from task_tracker.worker.readiness import SLOW_SECONDS, Fact, LoopWatch, StoreHealth, WorkerStatus
+from task_tracker.worker.relays import Relays
 from task_tracker.worker.rescuing import RESCUE_THREADS, Rescued, Rescuer
 from task_tracker.worker.resources import Resources
 from task_tracker.worker.slots import Slots
@@ -139,7 +140,7 @@ class Shift:
         )
         self._listener = Listener(terms.wake_up, clock, self.look)
         self._duties: list[asyncio.Task[None]] = []
-        self._relays: set[asyncio.Task[None]] = set()
+        self._relays = Relays(self._calls, terms.tracker.waking)
         self._stops_at = 0.0
         self._told_to_stop = asyncio.Event()
         self._in_a_hurry = asyncio.Event()
@@ -247,7 +248,7 @@ class Shift:
         await finish_all(parts, _PARTS_END_SECONDS)
 
     async def _end_duties(self) -> None:
-        if ending := {*self._duties, *self._relays}:
+        if ending := {*self._duties, *self._relays.under_way}:
             # Duties have been told before the attempts were waited for. What is given back now others are to hear of.
             left = self._stops_at + _PARTS_END_SECONDS - self.loop.time()
             await asyncio.wait(ending, timeout=max(_PARTS_END_SECONDS / 10, left))
@@ -257,7 +258,7 @@ class Shift:
         await asyncio.gather(*beside, return_exceptions=True)
 
     def _beside(self) -> list[asyncio.Task[Any]]:
-        return [*self._duties, *self._relays, *self._rescuer.under_way]
+        return [*self._duties, *self._relays.under_way, *self._rescuer.under_way]
 
     def _start_listening(self) -> None:
         if not isinstance(self._terms.wake_up, NoWakeUp):
@@ -302,7 +303,7 @@ class Shift:
             await self._calls.make(lambda: self._let_go(lease, stored))
         finally:
             self._heartbeats.let_go(lease)
-        self._announce_given_back(stored.record)
+        self._relays.given_back(stored.record)
 
     def _let_go(self, lease: Lease, stored: Stored) -> None:
         """Do that here and now, in whatever thread."""
@@ -313,9 +314,8 @@ class Shift:
 
     async def _settle(self, lease: Lease, stored: Stored, outcome: Outcome) -> Ended:
         ended = await self._executor.settle(lease, stored, outcome)
-        if _is_given_back(ended.record):
-            self._claims.look()
-            self._announce_given_back(ended.record)
+        self._claims.look()
+        self._relays.written(ended.record)
         return ended
 
     # ---- wake-ups --------------------------------------------------------------------------------------
@@ -323,14 +323,7 @@ class Shift:
     def _attempt_ended(self, claimed: TaskRecord, written: TaskRecord | None) -> None:
         self._claims.look()  # also if its slot is not free yet, and for when it is to be tried again
         self._relay(claimed)
-        if _is_given_back(written):
-            self._announce_given_back(written)
-
-    def _announce_given_back(self, record: TaskRecord) -> None:
-        """Tell others of a task that waits again: when its time has come, they may have room for it."""
-        waking = self._terms.tracker.waking
-        if not isinstance(waking.wake_up, NoWakeUp | StoreWakeUp):
-            self._start_relay(lambda: waking.stored(record))
+        self._relays.written(written)
 
     def _relay(self, record: TaskRecord) -> None:
         """Announce what a limit kept waiting: this end has made room for it, maybe on another worker."""
@@ -348,17 +341,7 @@ class Shift:
             if waiting:
                 self._terms.tracker.waking.wake(waiting)
 
-        self._start_relay(announce)
-
-    def _start_relay(self, announce: Callable[[], object]) -> None:
-        """Have ``announce`` called in the background: it asks the store, and a wake-up may go over a network."""
-        task = self.loop.create_task(self._announced(announce), name="task_tracker relay")
-        self._relays.add(task)
-        task.add_done_callback(self._relays.discard)
-
-    async def _announced(self, announce: Callable[[], object]) -> None:
-        with contextlib.suppress(TaskTrackerError):  # a hint less; they are found by looking
-            await self._calls.make(announce)
+        self._relays.start(announce)
 
     # ---- asking --------------------------------------------------------------------------------------
 
@@ -411,7 +394,3 @@ class Shift:
             unknown_kinds=rescuer.strangers,
             facts=facts,
         )
-
-
-def _is_given_back(written: TaskRecord | None) -> TypeGuard[TaskRecord]:
-    return written is not None and written.status is TaskStatus.PENDING

@@ -129,7 +129,7 @@ class SingleShift(Shift):
         if not isinstance(begun, _Begun):
             return Visit(begun)
         if hinted is not None and begun.lease.key != hinted:
-            self._start_relay(lambda: self._announce([hinted]))
+            self._relays.start(lambda: self._announce([hinted]))
         await self._see_through(begun)
         return Visit("ran", begun.lease.key)
 
@@ -174,7 +174,7 @@ class SingleShift(Shift):
 
     def _relay(self, record: TaskRecord) -> None:
         if self._is_owing and not self._told_to_stop.is_set():
-            self._start_relay(self._pay)
+            self._relays.start(self._pay)
         else:
             super()._relay(record)
 

@@ -14,6 +14,7 @@ from task_tracker.store import LeaseStore, Query, StoreOptions
 from task_tracker.testing import FakeClock, LeaseStoreContract, RecordMaker
 from task_tracker.testing.answers import claimed_by, fetch, listed, taken_over
 from task_tracker.testing.contract.choosing import ChoosingContract
+from task_tracker.testing.contract.start_times import StartTimesContract
 from tests.contract.harnesses import MemoryHarness
 
 
@@ -30,7 +31,7 @@ class _KnowsLittle(InMemoryTaskStore):
     next_due_seconds = LeaseStore.next_due_seconds
 
 
-class TestDefaultsOfTheSeam(ChoosingContract):
+class TestDefaultsOfTheSeam(ChoosingContract, StartTimesContract):
     """A backend need not say what could be claimed, which is found among what waits, nor when something is due."""
 
     @pytest.fixture

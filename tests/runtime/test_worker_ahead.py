@@ -12,9 +12,10 @@ import pytest
 from task_tracker import HandlerRegistry, TaskRecord, TaskTracker
 from task_tracker.errors import StoreUnavailable
 from task_tracker.testing import FakeClock
-from task_tracker.worker import loop
+from task_tracker.worker import loop, pauses
 from task_tracker.worker.calls import Calls
 from task_tracker.worker.hooks import Hooks
+from task_tracker.worker.pauses import Pauses
 from task_tracker.worker.readiness import StoreHealth
 from task_tracker.worker.slots import Slots
 from tests.core.support import PATIENCE
@@ -229,8 +230,8 @@ def test_what_is_claimed_ahead_begins_though_the_loop_waits_out_an_outage(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claims of the loop fail, those beside the ends do not; no pause keeps what was claimed from its handler."""
-    monkeypatch.setattr(loop, "_FIRST_OUTAGE_SECONDS", 10 * PATIENCE)
-    monkeypatch.setattr(loop, "_LONGEST_OUTAGE_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(pauses, "_FIRST_OUTAGE_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(pauses, "_LONGEST_OUTAGE_SECONDS", 10 * PATIENCE)
     tracker = tracker_of(crew)
     watch = Watch(crew, tracker)
     first, second = crew.submit("hold"), crew.submit("hold")
@@ -272,7 +273,7 @@ def claims_of(asked: Asked, slots: Slots) -> loop.ClaimLoop:
         slots,
         calls,
         StoreHealth(clock, Hooks()),
-        loop.Pauses(clock, 0.1, 1.0),
+        Pauses(clock, 0.1, 1.0),
         clock,
         start=nothing,
         refuse=nothing,

@@ -20,7 +20,7 @@ from task_tracker.wakeups import InProcessWakeUp
 from task_tracker.worker import watching
 from task_tracker.worker.hooks import EVENTS, Hooks
 from task_tracker.worker.listening import Listener
-from task_tracker.worker.loop import Pauses
+from task_tracker.worker.pauses import Pauses
 from task_tracker.worker.readiness import Facts, LoopWatch
 from task_tracker.worker.retrying import attempts_allowed, may_retry, retry_pause
 from task_tracker.worker.slots import Slots

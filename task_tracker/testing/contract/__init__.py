@@ -28,6 +28,7 @@ _PARTS = (
     "promises",
     "reading",
     "sequences",
+    "start_times",
     "takeovers",
     "unreadable",
     "updating",
@@ -56,6 +57,7 @@ from task_tracker.testing.contract.processes import ProcessContract  # noqa: E40
 from task_tracker.testing.contract.promises import PromisesContract  # noqa: E402
 from task_tracker.testing.contract.reading import ReadingContract  # noqa: E402
 from task_tracker.testing.contract.sequences import SequencesContract  # noqa: E402
+from task_tracker.testing.contract.start_times import StartTimesContract  # noqa: E402
 from task_tracker.testing.contract.takeovers import TakeOverContract  # noqa: E402
 from task_tracker.testing.contract.unreadable import UnreadableContract  # noqa: E402
 from task_tracker.testing.contract.updating import UpdatingContract  # noqa: E402
@@ -89,6 +91,7 @@ class LeaseStoreContract(
     TaskStoreContract,
     ClaimingContract,
     ChoosingContract,
+    StartTimesContract,
     HeartbeatContract,
     TakeOverContract,
     HandingOverContract,

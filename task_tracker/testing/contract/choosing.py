@@ -20,8 +20,6 @@ __all__ = ["ChoosingContract"]
 _KIND = ("reindex", 1)
 _LATER = 9e9
 """By any clock."""
-_ROUNDED_SECONDS = 1.0
-"""Start times may be rounded, and the clock goes on while a store is asked."""
 
 
 def claim_next(store: LeaseStore, *kinds: tuple[str, int], **limits: int) -> TaskRecord | None:
@@ -30,20 +28,8 @@ def claim_next(store: LeaseStore, *kinds: tuple[str, int], **limits: int) -> Tas
     return None if claimed is None else claimed[1].record
 
 
-def next_start(harness: StoreHarness, store: LeaseStore, *kinds: tuple[str, int]) -> float | None:
-    """Return the next start time, of reindex version 1 unless told otherwise; skips if the store never knows it."""
-    if type(store).next_due_seconds is LeaseStore.next_due_seconds:
-        pytest.skip("this store does not know when tasks become due")
-    asked_at = harness.now()
-    seconds = store.next_due_seconds(task_types=kinds or [_KIND])
-    if seconds is None:
-        return None
-    assert seconds > 0, "a start time that has come is waited for"
-    return asked_at + seconds
-
-
 class ChoosingContract(LeaseFixtures):
-    """``claim`` of the next task, ``claimable``, start times, ``unclaimed`` and ``workload``."""
+    """``claim`` of the next task, ``claimable``, ``unclaimed`` and ``workload``."""
 
     def test_next_is_the_highest_priority_then_the_oldest(
         self, leases: LeaseStore, make: RecordMaker
@@ -251,73 +237,6 @@ class ChoosingContract(LeaseFixtures):
         leases.unpause("reindex")
         for store in (leases, rescuer):
             assert [*store.claimable(task_types=kinds, limit=1)] == [paused.key]
-
-    # ---- start times -----------------------------------------------------------------------------------
-
-    def test_next_start_time_is_known(
-        self, harness: StoreHarness, leases: LeaseStore, rescuer: LeaseStore, make: RecordMaker
-    ) -> None:
-        """The first one, whatever the order of the queue, by every instance."""
-        start = harness.now() + 3600
-        assert next_start(harness, leases) is None
-        for seconds, priority in ((7200, 9), (3600, 0), (5400, 5)):
-            at = start - 3600 + seconds
-            leases.create(make(handler_version=1, not_before=at, priority=priority))
-        leases.create(make(handler_version=1))
-        for store in (leases, rescuer):
-            assert next_start(harness, store) == pytest.approx(start, abs=_ROUNDED_SECONDS)
-
-    def test_next_start_time_of_several_kinds(
-        self, harness: StoreHarness, leases: LeaseStore, make: RecordMaker
-    ) -> None:
-        """A store may answer for kinds that were not named, too."""
-        start = harness.now() + 3600
-        leases.create(make(task_type="ingest", handler_version=1, not_before=start))
-        leases.create(make(handler_version=2, not_before=start + 600))
-        both = [("reindex", 2), ("ingest", 1)]
-        assert next_start(harness, leases, *both) == pytest.approx(start, abs=_ROUNDED_SECONDS)
-        assert next_start(harness, leases, *both[::-1]) == pytest.approx(start, abs=_ROUNDED_SECONDS)
-        found = next_start(harness, leases, both[0])
-        assert found is not None
-        assert found <= start + 600 + _ROUNDED_SECONDS
-
-    def test_start_times_that_have_come_are_not_waited_for(
-        self, harness: StoreHarness, leases: LeaseStore, make: RecordMaker
-    ) -> None:
-        """Whether their tasks can be claimed or not: who asks would never sleep."""
-        start = harness.now() + 3600
-        for changes in ({}, {"task_type": "ingest"}, {"handler_version": 7}):
-            leases.create(make(**{"handler_version": 1, "not_before": harness.now() - 1, **changes}))
-        leases.pause("ingest")
-        assert next_start(harness, leases) is None
-        taken = claim_next(leases)
-        assert taken is not None
-        assert next_start(harness, leases) is None
-        leases.create(make(handler_version=1, not_before=start))
-        assert next_start(harness, leases) == pytest.approx(start, abs=_ROUNDED_SECONDS)
-
-    def test_start_time_of_what_was_given_back(
-        self, harness: StoreHarness, leases: LeaseStore, make: RecordMaker
-    ) -> None:
-        """It is known as soon as the task waits again, and forgotten when another one is said."""
-        first, second = harness.now() + 3600, harness.now() + 7200
-        record = leases.create(make(handler_version=1)).record
-        lease, stored = claimed_by(leases, record.key)
-        back = leases.release(lease, released(stored.record).changed(not_before=first)).record
-        assert next_start(harness, leases) == pytest.approx(first, abs=_ROUNDED_SECONDS)
-        lease, stored = claimed_by(leases, back.key)
-        leases.release(lease, released(stored.record).changed(not_before=second))
-        found = next_start(harness, leases)
-        assert found is not None
-        assert found <= second + _ROUNDED_SECONDS
-
-    def test_nobody_waits_for_start_times_of_what_never_waits(
-        self, harness: StoreHarness, leases: LeaseStore, make: RecordMaker
-    ) -> None:
-        """It has ended already."""
-        start = harness.now() + 3600
-        leases.create(make(handler_version=1, not_before=start, status=TaskStatus.COMPLETED))
-        assert next_start(harness, leases) is None
 
     # ---- the backlog -----------------------------------------------------------------------------------
 
