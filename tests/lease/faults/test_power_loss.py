@@ -10,7 +10,7 @@ import pytest
 from tests.lease.faults.drivers import run_shares, shown
 from tests.lease.faults.figures import Figures
 
-SOME = 100
+SOME = 200
 SOME_FSYNCS = 5
 
 

@@ -13,9 +13,9 @@ import pytest
 from tests.lease.simulation.exploring import Outcome, explore
 from tests.lease.simulation.scenarios import SCENARIOS
 
-STATES: Final = 600
+STATES: Final = 450
 LONG_STATES: Final = 25_000
-MODE_STATES: Final = 400
+MODE_STATES: Final = 300
 LONG_MODE_STATES: Final = 5_000
 LEAST_STATES: Final = {"quick": 50_000, "long": 1_000_000}
 
