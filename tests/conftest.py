@@ -1,15 +1,54 @@
-"""What tests tell at the end of a run, gathered from all processes that ran them."""
+"""The order of tests, and what they tell at the end of a run, gathered from all processes that ran them."""
 
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.telling import TOLD, merge, section_lines
 
+TESTS = Path(__file__).parent
+FIRST = (
+    "test_demo.py",
+    "lease/simulation/test_schedules.py",
+    "contract/test_objects.py",
+    "runtime/processes/test_worker_processes.py",
+    "postgres/test_contract.py",
+    "contract/test_filesystems.py",
+    "postgres/test_isolation.py",
+    "contract/test_lease.py",
+    "lease/faults/test_crash_points.py",
+    "lease/processes/test_linearizability.py",
+    "contract/test_persistent.py",
+    "runtime/processes/test_worker_chaos.py",
+    "test_redaction.py",
+    "lease/faults/test_power_loss.py",
+    "runtime/processes/test_workdir_processes.py",
+    "objects/test_schedules.py",
+    "lease/processes/test_chaos.py",
+    "queues/test_arq_processes.py",
+    "postgres/test_wake_ups.py",
+    "test_docs.py",
+    "queues/test_redis_wake_up.py",
+    "lease/faults/test_window.py",
+)
+"""Files that take long, so that none is left for the end, when the other processes have nothing to do any more. Those
+that compute and those that wait take turns."""
 YOUNG_OBJECTS = 20_000
+
+# The same examples in every run, and no time limit that a busy machine could miss.
+settings.register_profile("every run", derandomize=True, deadline=None, database=None)
+settings.load_profile("every run")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {TESTS / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_collection_finish() -> None:
