@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from task_tracker.testing import LeaseStoreContract, state_machine_for
+from task_tracker.testing import LeaseStoreContract, StoreHarness, state_machine_for
 from task_tracker.testing.contract import unreadable
 from tests.core.support import PROPERTY
 from tests.postgres.grounds import Grounds
@@ -29,7 +29,7 @@ class TestPostgresStore(LeaseStoreContract):
         harness.close()
 
     @pytest.mark.slow
-    def test_any_sequence_of_calls_is_answered_as_a_dict_would(self, harness: PostgresHarness) -> None:
+    def test_any_sequence_of_calls_is_answered_as_a_dict_would(self, harness: StoreHarness) -> None:
         """Each begins with tables of its own."""
         super().test_any_sequence_of_calls_is_answered_as_a_dict_would(harness)
 
