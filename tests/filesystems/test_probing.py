@@ -129,9 +129,10 @@ def test_a_mark_that_says_nothing_is_made_anew(root: Path, mark: bytes) -> None:
 def test_a_mark_is_not_believed_against_what_is_seen(root: Path) -> None:
     """A root that was copied or mounted otherwise keeps its mark and loses what it says."""
     assert files_on(root).found.moves
-    found = files_on(root, "mv keeps, no mode").found
-    assert (found.moves, found.exclusive) == (False, None)
-    assert files_on(root, "mv keeps, no mode").found == found
+    for _ in range(2):
+        found = files_on(root, "mv keeps, no mode").found
+        # Whether a plain write was seen half is a matter of luck on a fast disk.
+        assert (found.moves, found.exclusive) == (False, None)
 
 
 def test_what_takes_too_long_is_not_promised(root: Path) -> None:
