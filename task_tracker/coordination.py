@@ -14,10 +14,11 @@ from task_tracker.errors import CapabilityMissing, TaskTrackerError
 from task_tracker.store import Finding, LeaseStore, TaskStore, WorkerFact
 from task_tracker.wakeups import Waking
 
-__all__ = ["Coordination"]
+__all__ = ["Coordination", "kinds_of"]
 
 _WOKEN: Final = 2
 """Tasks that are announced: each that ends announces the next ones."""
+_LOOKED_AT: Final = 1000
 
 
 class Coordination:
@@ -37,9 +38,14 @@ class Coordination:
         leases = self._asked("resume a type for")
         leases.unpause(task_type)
         with contextlib.suppress(TaskTrackerError):  # a hint less; they are found by looking
-            # Only workers that live can be woken, and they say which versions they have handlers for.
-            kinds = {kind for fact in leases.facts() for kind in _kinds(fact) if kind[0] == task_type}
-            if kinds and (waiting := leases.claimable(task_types=[*kinds], limit=_WOKEN)):
+            # Workers that live say which versions they have handlers for.
+            kinds = {kind for fact in leases.facts() for kind in kinds_of(fact) if kind[0] == task_type}
+            if kinds:
+                waiting = leases.claimable(task_types=[*kinds], limit=_WOKEN)
+            else:  # a queue may keep the hint for those that are to come
+                oldest = leases.unclaimed(handled=True, limit=_LOOKED_AT)
+                waiting = [one.record.key for one in oldest if one.record.task_type == task_type][:_WOKEN]
+            if waiting:
                 self._waking.wake(waiting)
 
     def paused(self) -> Sequence[str]:
@@ -71,7 +77,7 @@ class Coordination:
         return self._leases
 
 
-def _kinds(fact: WorkerFact) -> Iterator[tuple[str, int]]:
+def kinds_of(fact: WorkerFact) -> Iterator[tuple[str, int]]:
     """Iterate over the kinds that a worker has handlers for; one of another version may say something else."""
     kinds = fact.data.get("kinds")
     for kind in kinds if isinstance(kinds, list) else ():

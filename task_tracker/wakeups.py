@@ -200,7 +200,8 @@ class Waking:
         self._clock = clock
         self._said_at: float | None = None
         # Our own ways within a process cannot hang, and need no thread.
-        self._is_quick = type(wake_up).wake in (InProcessWakeUp.wake, NoWakeUp.wake)
+        self.is_quick = type(wake_up).wake in (InProcessWakeUp.wake, NoWakeUp.wake)
+        """Whether it waits for nothing."""
         self._closed = False
         self.renew()
         renew_after_fork(self)
@@ -230,7 +231,7 @@ class Waking:
 
     def _tried(self, wake: Callable[[], object]) -> bool:
         try:
-            if self._is_quick:
+            if self.is_quick:
                 wake()
             else:
                 self._in_time(wake)

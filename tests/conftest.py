@@ -40,9 +40,14 @@ FIRST = (
 that compute and those that wait take turns."""
 YOUNG_OBJECTS = 20_000
 
-# The same examples in every run, and no time limit that a busy machine could miss.
-settings.register_profile("every run", derandomize=True, deadline=None, database=None)
-settings.load_profile("every run")
+# No time limit that a busy machine could miss. The fast run has the same examples each time; the long one looks for new
+# ones, and says how to have one again.
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.register_profile("new", deadline=None, database=None, print_blob=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("same" if "not slow" in config.option.markexpr else "new")
 
 
 @pytest.hookimpl(trylast=True)

@@ -201,7 +201,8 @@ class Queue:
     ) -> list[Row] | None:
         """Return what waits of other kinds, without a look at all that waits; None if there is too much of it."""
         deferred = {"most_deferred": _MOST_DEFERRED}
-        kinds = [kind for kind in session.all("waiting_kinds", deferred) if kind not in except_types]
+        left_out = {tuple(kind) for kind in except_types}
+        kinds = [kind for kind in session.all("waiting_kinds", deferred) if kind not in left_out]
         if not kinds:
             return []
         asked = {**_asked(kinds), **deferred, "older_than_seconds": float(older_than_seconds), "limit": limit}

@@ -7,6 +7,7 @@ or a store that cannot be asked. Refuses to work on tasks: nothing is reconciled
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import orjson
 
 from task_tracker.cli.looking import add_command, idle_tracker
+from task_tracker.coordination import kinds_of
+from task_tracker.errors import StoreUnavailable
 from task_tracker.store import WorkerFact
 
 __all__ = ["add_to"]
@@ -51,17 +54,21 @@ def _pause(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         before = options.task_type in tracker.paused_types()
         tracker.pause_type(options.task_type)
-        workers = tracker.workers()
-    known = _types(workers)
-    if options.task_type not in known:
-        there_are = f"they have some for {', '.join(known)}" if known else "there is no worker just now"
-        _note(f"no live worker has a handler for {options.task_type}; {there_are}")
-    _say(
-        f"{options.task_type} was paused already"
-        if before
-        else f"{options.task_type} is paused; what runs goes on, and nothing of it is claimed until it is resumed"
-    )
+        _say(
+            f"{options.task_type} was paused already"
+            if before
+            else f"{options.task_type} is paused; what runs goes on, and nothing of it is claimed until it is resumed"
+        )
+        with contextlib.suppress(StoreUnavailable):  # it is paused all the same
+            _remark_unknown(options.task_type, tracker.workers())
     return 0
+
+
+def _remark_unknown(task_type: str, workers: Sequence[WorkerFact]) -> None:
+    known = sorted({kind[0] for fact in workers for kind in kinds_of(fact)})
+    if task_type not in known:
+        there_are = f"they have some for {', '.join(known)}" if known else "there is no worker just now"
+        _note(f"no live worker has a handler for {task_type}; {there_are}")
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -81,11 +88,6 @@ def _workers(options: argparse.Namespace) -> int:
     if not options.json:
         _say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")
     return 0 if ready else 1
-
-
-def _types(workers: Sequence[WorkerFact]) -> Sequence[str]:
-    """Return the types that workers say they have handlers for."""
-    return sorted({str(kind[0]) for fact in workers for kind in fact.data.get("kinds") or () if kind})
 
 
 def _as_object(fact: WorkerFact) -> dict[str, Any]:

@@ -122,10 +122,12 @@ def run(options: argparse.Namespace) -> int:
         return 0
     _say(effective(settings, config.task_tracker, event="worker_settings", pid=os.getpid()))
     try:
-        return 1 if _work(registry, settings, config) else 0
-    except StoreUnavailable as error:
-        _log.critical("the store cannot be opened: %s", error, extra={"event": "store_unopened"})
-        return UNOPENED
+        try:
+            tracker = config.build_task_tracker(handlers=registry)
+        except StoreUnavailable as error:
+            _log.critical("the store cannot be opened: %s", error, extra={"event": "store_unopened"})
+            return UNOPENED
+        return 1 if _work(tracker, registry, settings, config) else 0
     except TaskTrackerError:
         raise  # told in one line
     except (Exception, SystemExit):  # noqa: BLE001  # logged; what sys.exit() says is no answer of the worker's
@@ -154,16 +156,18 @@ def _check_worker(registry: HandlerRegistry, settings: WorkerSettings, storage: 
     wake_up = None if storage.wake_up is None else open_wake_up(storage.wake_up.get_secret_value())
     with (
         TaskTracker(open_store("memory", terms), handlers=registry, wake_up=wake_up) as tracker,
-        # Any directory tells whether the kernel could be asked.
+        # Any directory tells whether what it takes is installed.
         _watching([os.curdir] if settings.watch else []) as watch,
     ):
         _worker(tracker, registry, settings, watch)
 
 
-def _work(registry: HandlerRegistry, settings: WorkerSettings, config: StorageConfig) -> int:
-    """Work until told to stop; return how many attempts were left behind."""
+def _work(
+    tracker: TaskTracker, registry: HandlerRegistry, settings: WorkerSettings, config: StorageConfig
+) -> int:
+    """Work until told to stop, and close the tracker; return how many attempts were left behind."""
     with (
-        config.build_task_tracker(handlers=registry) as tracker,
+        tracker,
         _watching(_watched_directories(config) if settings.watch else []) as wake_up,
     ):
         return _worker(tracker, registry, settings, wake_up).run()

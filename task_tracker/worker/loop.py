@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -35,6 +36,8 @@ __all__ = ["ClaimLoop", "Claimer"]
 _log = logging.getLogger("task_tracker")
 
 _SPREAD_SECONDS: Final = 0.05
+_BETWEEN_STARTS_SECONDS: Final = (0.05, 1.0)
+"""The shortest and the longest pause between looks for start times of which nothing came."""
 """Within this time after it the workers that wait for it look, so that they do not all come at once."""
 
 Claimed = tuple[Lease, Stored]
@@ -82,21 +85,18 @@ class Claimer:
     def claim(self, most: int, *, ask_due: bool = False) -> Batch:
         """Claim up to ``most`` tasks. Never raises: what was claimed before an error is claimed all the same.
 
-        With ``ask_due``, and if there are fewer, also find out when there may be more.
+        With ``ask_due`` also find out when there may be more. That is asked first: a start time that has come by then
+        is not in the answer, but its task is among those that are claimed.
         """
         claimed: list[Claimed] = []
         due_seconds: float | None = None
         if self._shortage.is_on:
             most = min(most, MOST_AT_ONCE)
         try:
-            found = most > 0 and self._claim_some(most, claimed)
-            if ask_due and len(claimed) < most:
+            if ask_due:
                 due_seconds = self._due_seconds()
-                found = (
-                    True  # a start time that came before the question is not in the answer: look once more
-                )
-            while found and len(claimed) < most:
-                found = self._claim_some(most - len(claimed), claimed)
+            while len(claimed) < most and self._claim_some(most - len(claimed), claimed):
+                pass
         except Exception as error:  # noqa: BLE001  # handed on, with what was claimed before
             return Batch(claimed, error)
         return Batch(claimed, due_seconds=due_seconds)
@@ -172,6 +172,7 @@ class ClaimLoop:
         self._slots = slots
         self._calls = calls
         self._health = health
+        self._between_starts = Pauses(clock, *_BETWEEN_STARTS_SECONDS)
         self._pauses = pauses
         self._clock = clock
         self._outage = outage_pauses(clock)
@@ -272,10 +273,19 @@ class ClaimLoop:
                 self._outage.restart()
                 if len(batch.claimed) == free:
                     continue  # there may be more; if no slot is free, the next turn waits for one
-                pause = self._pauses.next()
-                if batch.due_seconds is not None:
-                    pause = min(pause, batch.due_seconds + self._clock.jitter(_SPREAD_SECONDS))
+                pause = self._until_next_start(self._pauses.next(), batch.due_seconds)
             await self._news_within(pause)
+
+    def _until_next_start(self, pause: float, due_seconds: float | None) -> float:
+        """Return the pause, ended by the next start time; not again and again while nothing comes of that.
+
+        Others may be quicker, or its task may not be claimed for now: its type is paused, or its limit is reached.
+        """
+        due = math.inf if due_seconds is None else due_seconds + self._clock.jitter(_SPREAD_SECONDS)
+        if due >= pause:
+            self._between_starts.restart()
+            return pause
+        return min(pause, max(due, self._between_starts.next()))
 
     async def _news_within(self, seconds: float | None) -> None:
         """Return once it was told to look, or to stop, or after ``seconds``: then it is to look as well."""
@@ -317,6 +327,7 @@ class ClaimLoop:
             self._slots.take()
             self._start(*claimed)
             self._pauses.restart()
+            self._between_starts.restart()
             # One in each turn of the loop: an async handler begins in the next one, and if it blocks the loop there,
             # the others must not be behind it.
             if self._unstarted:

@@ -1,6 +1,7 @@
 """Announcements of waiting tasks in the background: they ask the store, and a wake-up may go over a network.
 
-Owns their tasks on the loop. Refuses to know whom they announce.
+Owns their tasks on the loop and their thread, so that a slow wake-up holds up announcements and nothing else. Refuses
+to know whom they announce.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Final
 
 from task_tracker.errors import TaskTrackerError
 from task_tracker.records import TaskRecord, TaskStatus
@@ -16,15 +18,19 @@ from task_tracker.worker.calls import Calls
 
 __all__ = ["Relays"]
 
+_MOST: Final = 100
+"""That wait for a slow wake-up. More are left out: what they announce is found by looking."""
+
 
 class Relays:
-    """Made on the loop that they run on."""
+    """Made on the loop that they run on. ``blocking``: whether the store waits for anything."""
 
-    def __init__(self, calls: Calls, waking: Waking) -> None:
+    def __init__(self, waking: Waking, *, blocking: bool) -> None:
         self._loop = asyncio.get_running_loop()
-        self._calls = calls
+        self._calls = Calls(1, blocking=blocking or not waking.is_quick)
         self._waking = waking
-        self.under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._has_ended = False
 
     def written(self, record: TaskRecord | None) -> None:
         """Hear what was written of a task whose attempt is over; None if that is not known."""
@@ -38,9 +44,26 @@ class Relays:
 
     def start(self, announce: Callable[[], object]) -> None:
         """Have ``announce`` called. What it raises of this library's is a hint less: tasks are found by looking."""
+        if self._has_ended or len(self._under_way) >= _MOST:
+            return
         task = self._loop.create_task(self._announced(announce), name="task_tracker relay")
-        self.under_way.add(task)
-        task.add_done_callback(self.under_way.discard)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def finish(self, seconds: float) -> None:
+        """Let what is under way end, for ``seconds`` at most, and begin nothing more."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=seconds)
+        await asyncio.gather(*self.end(), return_exceptions=True)
+
+    def end(self) -> list[asyncio.Task[None]]:
+        """Begin nothing more; return what was cancelled. Twice is safe."""
+        self._has_ended = True
+        under_way = list(self._under_way)
+        for task in under_way:
+            task.cancel()
+        self._calls.end()
+        return under_way
 
     async def _announced(self, announce: Callable[[], object]) -> None:
         with contextlib.suppress(TaskTrackerError):

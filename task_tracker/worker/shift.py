@@ -140,7 +140,7 @@ class Shift:
         )
         self._listener = Listener(terms.wake_up, clock, self.look)
         self._duties: list[asyncio.Task[None]] = []
-        self._relays = Relays(self._calls, terms.tracker.waking)
+        self._relays = Relays(terms.tracker.waking, blocking=terms.store.blocking)
         self._stops_at = 0.0
         self._told_to_stop = asyncio.Event()
         self._in_a_hurry = asyncio.Event()
@@ -219,6 +219,7 @@ class Shift:
             left = await self.crew.leave()
             await self._resources.aclose()
         except asyncio.CancelledError:
+            self._relays.end()
             for task in self._beside():
                 task.cancel()
             left = await self.crew.cut_short()
@@ -234,6 +235,7 @@ class Shift:
         return left
 
     async def _end_parts(self, left: int) -> None:
+        self._relays.end()
         self._calls.end()
         self._rescue_calls.end()
         self._terms.limits.gates.end()
@@ -248,17 +250,19 @@ class Shift:
         await finish_all(parts, _PARTS_END_SECONDS)
 
     async def _end_duties(self) -> None:
-        if ending := {*self._duties, *self._relays.under_way}:
-            # Duties have been told before the attempts were waited for. What is given back now others are to hear of.
+        if self._duties:
+            # They have been told before the attempts were waited for.
             left = self._stops_at + _PARTS_END_SECONDS - self.loop.time()
-            await asyncio.wait(ending, timeout=max(_PARTS_END_SECONDS / 10, left))
+            await asyncio.wait(self._duties, timeout=max(_PARTS_END_SECONDS / 10, left))
+        # What was given back others are to hear of.
+        await self._relays.finish(_PARTS_END_SECONDS / 10)
         beside = self._beside()
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
 
     def _beside(self) -> list[asyncio.Task[Any]]:
-        return [*self._duties, *self._relays.under_way, *self._rescuer.under_way]
+        return [*self._duties, *self._rescuer.under_way]
 
     def _start_listening(self) -> None:
         if not isinstance(self._terms.wake_up, NoWakeUp):

@@ -75,6 +75,26 @@ def test_a_task_is_found_when_its_time_has_come() -> None:
     asyncio.run(scenario())
 
 
+def test_start_times_of_which_nothing_comes_are_looked_for_ever_more_rarely(
+    pauses: list[float | None],
+) -> None:
+    """Each of them wakes the worker, whose tasks of this type are paused in the store."""
+    crew = Crew()
+    tracker = crew.tracker()
+    for number in range(400):
+        crew.submit("note", not_before=crew.clock.now() + (number + 1) * SOON)
+    tracker.pause_type("note")
+
+    async def scenario() -> None:
+        async with crew.worker(tracker, **RARELY):
+            await until(lambda: len(pauses) > 6)
+
+    asyncio.run(scenario())
+    slept = [pause for pause in pauses if pause is not None][:7]
+    assert slept[1] < slept[2] < slept[3] < slept[4]
+    assert max(slept) > 0.5
+
+
 def test_it_sleeps_until_the_first_start_time_of_what_it_may_claim(pauses: list[float | None]) -> None:
     """A moment longer, so that not all who wait for it come at once."""
     crew = Crew()
