@@ -42,13 +42,15 @@ class Relays:
         if not isinstance(self._waking.wake_up, NoWakeUp | StoreWakeUp):
             self.start(lambda: self._waking.stored(record))
 
-    def start(self, announce: Callable[[], object]) -> None:
-        """Have ``announce`` called. What it raises of this library's is a hint less: tasks are found by looking."""
+    def start(self, announce: Callable[[], object]) -> bool:
+        """Have ``announce`` called; False if it never is. What it raises of this library's is a hint less: tasks are
+        found by looking."""
         if self._has_ended or len(self._under_way) >= _MOST:
-            return
+            return False
         task = self._loop.create_task(self._announced(announce), name="task_tracker relay")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        return True
 
     async def finish(self, seconds: float) -> None:
         """Let what is under way end, for ``seconds`` at most, and begin nothing more."""

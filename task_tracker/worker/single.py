@@ -92,6 +92,7 @@ class SingleShift(Shift):
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self._visits: set[asyncio.Task[_Begun | Word]] = set()
+        self._payments: set[object] = set()
         self._is_owing = False  # somebody was turned away: a task may wait of which nobody speaks any more
 
     def _start_claiming(self) -> None:
@@ -173,21 +174,29 @@ class SingleShift(Shift):
     # ---- wake-ups --------------------------------------------------------------------------------------
 
     def _relay(self, record: TaskRecord) -> None:
-        if self._is_owing and not self._told_to_stop.is_set():
-            self._relays.start(self._pay)
+        # One that is under way may fail, and this end may be the last one for long. They come one after the other.
+        if (self._is_owing or self._payments) and not self._told_to_stop.is_set():
+            payment = object()
+            self._payments.add(payment)
+            if not self._relays.start(lambda: self._pay(payment)):
+                self._payments.discard(payment)
         else:
             super()._relay(record)
 
-    def _pay(self) -> None:
+    def _pay(self, payment: object) -> None:
         """Announce what may wait since somebody was turned away; that is owed until no more waits than is announced."""
+        was_owing = self._is_owing
         self._is_owing = False  # before looking: who is turned away meanwhile makes it owing again
-        is_done = False
+        is_done = not was_owing
         try:
+            if is_done:
+                return
             waiting = self._terms.store.claimable(task_types=self._terms.limits.registered, limit=RELAYED + 1)
             is_done = self._announce(waiting[:RELAYED])
             is_done = is_done and len(waiting) <= RELAYED
         finally:
             self._is_owing = self._is_owing or not is_done
+            self._payments.discard(payment)
 
     def _announce(self, keys: Sequence[TaskKey]) -> bool:
         return not keys or self._terms.tracker.waking.wake(keys)
