@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from functools import partial
 
@@ -128,6 +129,7 @@ class TestForks:
 
     def test_copy_on_systems_without_memory_files(self, store, make, monkeypatch):
         monkeypatch.delattr(os, "memfd_create", raising=False)
+        monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")  # nothing that is in /dev/shm may be run, often
         store.create(make())
         record = make()
         assert in_child(lambda: store.create(record)) == 0
