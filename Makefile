@@ -13,7 +13,7 @@ ifneq ($(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1000000'),)
 IN_MEMORY := TMPDIR=/dev/shm
 endif
 
-# Three processes on two cores: half of the time a test waits, for a lease to end or for another process. Files come in
+# Three processes on two cores: tests wait much of the time, for leases to end and for other processes. Files come in
 # the order of tests/conftest.py.
 FAST := -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
