@@ -83,4 +83,4 @@ class OnOneDatabase(TwoTrackers):
 def test_any_sequence_of_calls_on_two_trackers(grounds: Grounds) -> None:
     """The states of all tasks are those of a plain dict."""
     machine = type("Machine", (OnOneDatabase,), {"grounds": grounds})
-    run_state_machine_as_test(machine, settings=settings(PROPERTY, max_examples=12, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(PROPERTY, max_examples=8, stateful_step_count=25))

@@ -18,7 +18,7 @@ from tests.lease.faults.figures import FIGURES, Figures
 from tests.lease.faults.scenes import DELETING, READING, WRITING, Desk, Scene
 
 MOST_CALLS = 400
-SOME = 25
+SOME = 35
 CLAIMING = ("claim", "claim_next", "update", "complete_what_nobody_holds", "cancel_what_waits")
 SCENES = (*WRITING, *DELETING, *READING)
 

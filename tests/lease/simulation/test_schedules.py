@@ -13,11 +13,11 @@ import pytest
 from tests.lease.simulation.exploring import Outcome, explore
 from tests.lease.simulation.scenarios import SCENARIOS
 
-STATES: Final = 450
+STATES: Final = 350
 LONG_STATES: Final = 25_000
-MODE_STATES: Final = 300
+MODE_STATES: Final = 250
 LONG_MODE_STATES: Final = 5_000
-LEAST_STATES: Final = {"quick": 50_000, "long": 1_000_000}
+LEAST_STATES: Final = {"quick": 40_000, "long": 1_000_000}
 
 MODES: Final[dict[str, dict[str, Any]]] = {
     "names looked up once": {"cached": True},
