@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 MAX_DEPTH: Final = 200
+_TOO_DEEP: Final = f"{{place}}... is nested deeper than {MAX_DEPTH} levels (or contains itself)"
 """Levels of nesting that a value may have. orjson itself stops at 254 when writing."""
 
 _PLAIN_EXTENSIONS: Final[dict[str, type | tuple[type, ...]]] = {
@@ -107,13 +108,33 @@ def encode_value(value: object, what: str) -> bytes:
 
 
 def encode_result(value: object, what: str) -> bytes:
-    """Return ``value`` as :func:`encode_value` does; a pydantic model is the JSON that its ``model_dump`` gives."""
+    """Return ``value`` as :func:`encode_value` does; pydantic models are the JSON that their ``model_dump`` gives."""
     pydantic = sys.modules.get("pydantic")  # who has made a model has imported it
+    if pydantic is None:
+        return encode_value(value, what)
+    if not _is_a(value, pydantic.BaseModel):
+        try:
+            return encode_value(value, what)
+        except ValueError:
+            pass  # there may be models in it; what else is wrong is told below
+    return encode_value(_without_models(value, pydantic.BaseModel, what, 0), what)
+
+
+def _is_a(value: object, model: type) -> bool:
     # Not isinstance: that asks what an object says of its class, which may be users' code.
-    if pydantic is not None and issubclass(type(value), pydantic.BaseModel):
-        model: Any = value
-        value = model.model_dump(mode="json", by_alias=True)
-    return encode_value(value, what)
+    return issubclass(type(value), model)
+
+
+def _without_models(value: Any, model: type, what: str, depth: int) -> Any:
+    if _is_a(value, model):
+        return value.model_dump(mode="json", by_alias=True)
+    if not isinstance(value, (dict, list, tuple)):
+        return value
+    if depth >= MAX_DEPTH:
+        raise ValueError(_TOO_DEEP.format(place=what))
+    if isinstance(value, dict):
+        return {name: _without_models(item, model, what, depth + 1) for name, item in value.items()}
+    return [_without_models(item, model, what, depth + 1) for item in value]
 
 
 def encode_record(record: TaskRecord) -> bytes:
@@ -198,7 +219,7 @@ def _check_json(value: object, place: str, depth: int) -> None:
     elif isinstance(value, int):
         return
     elif depth >= MAX_DEPTH:
-        raise ValueError(f"{place[:80]}... is nested deeper than {MAX_DEPTH} levels (or contains itself)")
+        raise ValueError(_TOO_DEEP.format(place=place[:80]))
     elif isinstance(value, dict):
         for name, item in value.items():
             if not isinstance(name, str):

@@ -14,6 +14,7 @@ from task_tracker.cli import (
     copy_command,
     doctor_command,
     migrate_command,
+    task_commands,
     worker_command,
 )
 from task_tracker.errors import TaskTrackerError
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", required=True, dest="command_name", metavar="COMMAND")
     worker_command.add_to(commands)
     coordination_commands.add_to(commands)
+    task_commands.add_to(commands)
     doctor_command.add_to(commands)
     migrate_command.add_to(commands)
     copy_command.add_to(commands)

@@ -41,9 +41,26 @@ def test_a_model_is_the_json_that_it_gives(tracker: TaskTracker) -> None:
     task = ended(tracker, Indexed(at=datetime.date(2026, 12, 1), chunks=3))
     assert task.status == "completed"
     assert task.result == {"at": "2026-12-01", "chunkCount": 3, "token": "[REDACTED]"}
-    within = ended(tracker, [Indexed(at=datetime.date(2026, 12, 1), chunks=3)])
-    assert within.error_code == "unserializable_result"
-    assert "model_dump" in within.error
+
+
+def test_models_within_lists_and_dicts_are_too(tracker: TaskTracker) -> None:
+    """Whatever is wrong beside them is named by its place."""
+    model = Indexed(at=datetime.date(2026, 12, 1), chunks=3)
+    given = {"all": [model, (model, 1)], "one": model}
+    dumped = {"at": "2026-12-01", "chunkCount": 3, "token": "[REDACTED]"}
+    assert ended(tracker, given).result == {"all": [dumped, [dumped, 1]], "one": dumped}
+    assert given == {"all": [model, (model, 1)], "one": model}
+    beside = ended(tracker, {"all": [model, {"when": datetime.date(2026, 12, 1)}]})
+    assert beside.error_code == "unserializable_result"
+    assert "result.all[1].when is a datetime.date" in beside.error
+
+
+def test_a_list_with_a_model_that_contains_itself_is_refused(tracker: TaskTracker) -> None:
+    endless: list[object] = [Indexed(at=datetime.date(2026, 12, 1), chunks=3)]
+    endless += [endless, endless]
+    task = ended(tracker, endless)
+    assert task.error_code == "unserializable_result"
+    assert "contains itself" in task.error
 
 
 @pytest.mark.parametrize(
