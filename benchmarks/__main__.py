@@ -1,4 +1,4 @@
-"""``make bench``: print the table of ratios; exit with 1 if a target was missed."""
+"""``make bench``: print the table of ratios; exit with 1 if a target was missed, with 2 for names of no part."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ def main() -> int:
     ]
     asked = sys.argv[1:] or [name for name, _ in parts]
     parts.append(("backends", lambda: backends.rows(SCRATCH)))  # a comparison, only if it is asked for
+    if unknown := [name for name in asked if name not in dict(parts)]:
+        print(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(dict(parts))}", file=sys.stderr)
+        return 2
     missed = 0
     print(f'"on disk" is {SCRATCH}, on {file_system(SCRATCH.parent)}')
     print(f'"tmpfs" is {memory_disk}' if memory_disk else f"no rows for tmpfs: {MEMORY_DISK} is none")

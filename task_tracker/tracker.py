@@ -377,10 +377,13 @@ class TaskTracker:
     ) -> TaskRecord | None:
         """Give a running task back as pending: any instance may :meth:`start` it then, and goes on with it.
 
-        One that is to be cancelled ends as cancelled instead. A pending one stays as it is. Raises LeaseHeld if
-        somebody else holds it, LeaseLost.
+        One that is to be cancelled ends as cancelled instead. A pending one stays as it is. Workers are woken for one
+        that was submitted. Raises LeaseHeld if somebody else holds it, LeaseLost.
         """
-        return self._change("release", task_id, account_id, user_id, giving_back(self.clock.now()))
+        record = self._change("release", task_id, account_id, user_id, giving_back(self.clock.now()))
+        if record is not None:
+            self._submitter.wake(Submission(record, created=True))  # it waits again, as if it had just come
+        return record
 
     def lease_of(
         self, task_id: str, account_id: str | None = None, user_id: str | None = None

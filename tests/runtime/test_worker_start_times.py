@@ -308,3 +308,18 @@ def test_nobody_is_told_of_what_has_ended() -> None:
 
     asyncio.run(scenario())
     assert way.announced == []
+
+
+def test_others_are_told_of_what_a_tracker_has_released() -> None:
+    """Of a submitted task: a plain one waits for nobody, and one that was to be cancelled has ended."""
+    way = Recording()
+    tracker = Crew().tracker(wake_up=way)
+    submitted, cancelled = (tracker.submit("note", **OWNER).task_id for _ in range(2))
+    plain = tracker.create("index", **OWNER).task_id
+    way.announced.clear()
+    for task_id in (submitted, cancelled, plain):
+        tracker.start(task_id, **OWNER)
+    tracker.cancel(cancelled, **OWNER)
+    for task_id in (cancelled, plain, submitted):
+        tracker.release(task_id, **OWNER)
+    assert way.announced == [submitted]
