@@ -45,7 +45,10 @@ def main() -> int:
     asked = sys.argv[1:] or [name for name, _ in parts]
     parts.append(("backends", lambda: backends.rows(SCRATCH)))  # a comparison, only if it is asked for
     if unknown := [name for name in asked if name not in dict(parts)]:
-        print(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(dict(parts))}", file=sys.stderr)
+        print(
+            f"no benchmark is called {', '.join(unknown)}; there are {', '.join(dict(parts))}",
+            file=sys.stderr,
+        )
         return 2
     missed = 0
     print(f'"on disk" is {SCRATCH}, on {file_system(SCRATCH.parent)}')
