@@ -7,6 +7,7 @@ guess what a damaged file meant.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 MAX_DEPTH: Final = 200
-_TOO_DEEP: Final = f"{{place}}... is nested deeper than {MAX_DEPTH} levels (or contains itself)"
 """Levels of nesting that a value may have. orjson itself stops at 254 when writing."""
 
 _PLAIN_EXTENSIONS: Final[dict[str, type | tuple[type, ...]]] = {
@@ -112,29 +112,32 @@ def encode_result(value: object, what: str) -> bytes:
     pydantic = sys.modules.get("pydantic")  # who has made a model has imported it
     if pydantic is None:
         return encode_value(value, what)
-    if not _is_a(value, pydantic.BaseModel):
-        try:
+    if not issubclass(type(value), pydantic.BaseModel):
+        with contextlib.suppress(ValueError):  # there may be models in it; what else is wrong is told below
             return encode_value(value, what)
-        except ValueError:
-            pass  # there may be models in it; what else is wrong is told below
     return encode_value(_without_models(value, pydantic.BaseModel, what, 0), what)
 
 
-def _is_a(value: object, model: type) -> bool:
-    # Not isinstance: that asks what an object says of its class, which may be users' code.
-    return issubclass(type(value), model)
-
-
-def _without_models(value: Any, model: type, what: str, depth: int) -> Any:
-    if _is_a(value, model):
+def _without_models(value: Any, model: type, place: str, depth: int) -> Any:
+    """Return a value with what its models give in their places. Raises ValueError below :data:`MAX_DEPTH`."""
+    kind = type(value)  # not isinstance: that asks what an object says of its class, which may be users' code
+    if issubclass(kind, model):
         return value.model_dump(mode="json", by_alias=True)
-    if not isinstance(value, (dict, list, tuple)):
+    if not issubclass(kind, (dict, list, tuple)):
         return value
     if depth >= MAX_DEPTH:
-        raise ValueError(_TOO_DEEP.format(place=what))
-    if isinstance(value, dict):
-        return {name: _without_models(item, model, what, depth + 1) for name, item in value.items()}
-    return [_without_models(item, model, what, depth + 1) for item in value]
+        raise _too_deep(place)
+
+    def inner(item: Any, where: object) -> Any:
+        return _without_models(item, model, f"{place}{where}" if depth < 8 else place, depth + 1)
+
+    if issubclass(kind, dict):
+        return {name: inner(item, f".{name}") for name, item in value.items()}
+    return [inner(item, f"[{number}]") for number, item in enumerate(value)]
+
+
+def _too_deep(place: str) -> ValueError:
+    return ValueError(f"{place[:80]}... is nested deeper than {MAX_DEPTH} levels (or contains itself)")
 
 
 def encode_record(record: TaskRecord) -> bytes:
@@ -219,7 +222,7 @@ def _check_json(value: object, place: str, depth: int) -> None:
     elif isinstance(value, int):
         return
     elif depth >= MAX_DEPTH:
-        raise ValueError(_TOO_DEEP.format(place=place[:80]))
+        raise _too_deep(place)
     elif isinstance(value, dict):
         for name, item in value.items():
             if not isinstance(name, str):

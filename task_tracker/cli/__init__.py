@@ -6,7 +6,6 @@ Owns how a command is found and how a mistake is told: one line, exit code 2. Re
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from task_tracker.cli import (
@@ -17,6 +16,7 @@ from task_tracker.cli import (
     task_commands,
     worker_command,
 )
+from task_tracker.cli.printing import in_one_line, note, prepare
 from task_tracker.errors import TaskTrackerError
 from task_tracker.redaction import redact_text
 
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     doctor_command.add_to(commands)
     migrate_command.add_to(commands)
     copy_command.add_to(commands)
+    prepare()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         # Told by the program it would stand below a usage that names no option of the command.
@@ -42,6 +43,6 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code: int = options.command(options)
     except TaskTrackerError as error:
-        print(f"task_tracker: {error}", file=sys.stderr)  # noqa: T201  # it talks to a person in a terminal
+        note(f"task_tracker: {in_one_line(error)}")
         return 2
     return code

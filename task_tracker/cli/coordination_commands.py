@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from task_tracker.cli.looking import add_command, idle_tracker
+from task_tracker.cli.printing import note, say
 from task_tracker.coordination import kinds_of
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import WorkerFact
@@ -54,7 +54,7 @@ def _pause(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         before = options.task_type in tracker.paused_types()
         tracker.pause_type(options.task_type)
-        _say(
+        say(
             f"{options.task_type} was paused already"
             if before
             else f"{options.task_type} is paused; what runs goes on, and nothing of it is claimed until it is resumed"
@@ -68,14 +68,14 @@ def _remark_unknown(task_type: str, workers: Sequence[WorkerFact]) -> None:
     known = sorted({kind[0] for fact in workers for kind in kinds_of(fact)})
     if task_type not in known:
         there_are = f"they have some for {', '.join(known)}" if known else "there is no worker just now"
-        _note(f"no live worker has a handler for {task_type}; {there_are}")
+        note(f"no live worker has a handler for {task_type}; {there_are}")
 
 
 def _resume(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         before = options.task_type in tracker.paused_types()
         tracker.resume_type(options.task_type)
-    _say(f"{options.task_type} is claimed again" if before else f"{options.task_type} was not paused")
+    say(f"{options.task_type} is claimed again" if before else f"{options.task_type} was not paused")
     return 0
 
 
@@ -83,10 +83,10 @@ def _workers(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         workers, paused = tracker.workers(), tracker.paused_types()
     for fact in workers:
-        _say(orjson.dumps(_as_object(fact)).decode() if options.json else _line(fact))
+        say(orjson.dumps(_as_object(fact)).decode() if options.json else _line(fact))
     ready = sum(fact.data.get("ready") is True for fact in workers)
     if not options.json:
-        _say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")
+        say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")
     return 0 if ready else 1
 
 
@@ -136,11 +136,3 @@ def _not_ready(data: Mapping[str, Any]) -> str:
             if not fact.get("ready")
         ]
     return ", ".join(reasons)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201  # that is how it answers
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the person who typed it

@@ -10,6 +10,7 @@ import argparse
 from typing import Any
 
 from task_tracker.cli.looking import add_command, idle_tracker
+from task_tracker.cli.printing import say
 from task_tracker.redaction import redact_text
 
 __all__ = ["add_to"]
@@ -36,14 +37,10 @@ def _doctor(options: argparse.Namespace) -> int:
     for finding in findings:
         line = f"{finding.kind} {finding.where}: {finding.message}"
         # Both may quote what others wrote.
-        _say(("fixed: " if finding.fixed else "") + redact_text(" ".join(line.splitlines())))
+        say(("fixed: " if finding.fixed else "") + redact_text(" ".join(line.splitlines())))
     left = sum(not finding.fixed for finding in findings)
     if not findings:
-        _say("nothing found")
+        say("nothing found")
     else:
-        _say(f"{len(findings)} found, {len(findings) - left} of them fixed")
+        say(f"{len(findings)} found, {len(findings) - left} of them fixed")
     return 1 if left else 0
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201  # that is how it answers

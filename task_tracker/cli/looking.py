@@ -12,7 +12,7 @@ from typing import Any
 from task_tracker.cli.places import directory_of, is_leased
 from task_tracker.cli.storage_arguments import add_storage_arguments, given_storage
 from task_tracker.cli.worker_settings import read_document, storage_config
-from task_tracker.errors import SettingsError
+from task_tracker.errors import SettingsError, StoreUnavailable
 from task_tracker.tracker import TaskTracker
 
 __all__ = ["add_command", "idle_tracker"]
@@ -32,13 +32,20 @@ def add_command(commands: Any, name: str, brief: str, description: str) -> argpa
 
 def idle_tracker(options: argparse.Namespace) -> TaskTracker:
     """Return a tracker that does nothing by itself. Raises SettingsError, CapabilityMissing, StoreUnavailable."""
-    config = storage_config(given_storage(options), read_document(options.config))
+    # What was refused is to be told, whatever the server wants.
+    arguments = {**given_storage(options), "strict": True}
+    config = storage_config(arguments, read_document(options.config))
     settings = config.task_tracker
     directory = directory_of(settings)
-    if directory is not None and settings.backend == "lease" and not is_leased(settings, directory):
-        raise SettingsError(
-            f"no worker and no tracker of the lease backend has ever used {directory}; give the root that they use"
-        )
-    if directory is not None and not directory.is_dir():
-        raise SettingsError(f"there is no directory {directory}; check the path")
+    try:
+        if directory is not None and settings.backend == "lease" and not is_leased(settings, directory):
+            raise SettingsError(
+                f"no worker and no tracker of the lease backend has ever used {directory}; give the root that they use"
+            )
+        if directory is not None and not directory.is_dir():
+            raise SettingsError(f"there is no directory {directory}; check the path")
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{directory} cannot be looked at: {error.strerror}; check the path and who may read it"
+        ) from error
     return config.build_task_tracker(cleanup=False, reconcile=False)

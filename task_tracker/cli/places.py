@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from task_tracker.errors import SettingsError
 from task_tracker.settings import TaskTrackerSettings
 
 __all__ = ["directory_of", "is_leased"]
@@ -16,13 +17,16 @@ _ON_FILES: Final = ("persistent", "lease")
 
 
 def directory_of(settings: TaskTrackerSettings) -> Path | None:
-    """Return the directory of this host that the store is in, None if it is in none."""
+    """Return the directory of this host that the store is in, None if it is in none. Raises SettingsError."""
     if settings.backend not in _ON_FILES or settings.root is None:
         return None
     scheme, separator, rest = settings.root.partition("://")
     if separator and scheme != "file":
         return None
-    return Path(rest if separator else settings.root).expanduser().resolve()
+    try:
+        return Path(rest if separator else settings.root).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # no such home
+        raise SettingsError(f"root cannot be looked at: {error}; check the path") from error
 
 
 def is_leased(settings: TaskTrackerSettings, directory: Path) -> bool:

@@ -1,27 +1,30 @@
 """``task_tracker list``, ``show``, ``cancel`` and ``retry``: what an operator asks about tasks, and does to one.
 
 Owns the arguments, the lines and the exit codes: 0 for what was done; 1 if there is no such task, if it cannot be done
-to it as it is now, or if a record cannot be read; 2 for what cannot work or a store that cannot be asked. Shows what
-the HTTP API shows: credentials are masked. Refuses to work on tasks.
+to it as it is now, or if a record cannot be read; 2 for what cannot work or a store that cannot be asked. Shows the
+public view of tasks, in which credentials are masked, their owners, and who holds them. Refuses to work on tasks.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-import orjson
-
 from task_tracker.cli.looking import add_command, idle_tracker
-from task_tracker.errors import CorruptRecord, InvalidTransition, TaskNotFound, TaskTrackerError
+from task_tracker.cli.printing import in_one_line, note, say
+from task_tracker.errors import CorruptRecord, InvalidPayload, InvalidTransition, TaskNotFound
+from task_tracker.order_checks import LARGEST_NUMBER
 from task_tracker.records import TaskRecord, TaskStatus
-from task_tracker.redaction import redact_text
+from task_tracker.tracker import TaskTracker
+from task_tracker.transitions import cancellation_requested
 
 __all__ = ["add_to"]
 
 _LONGEST_DETAIL: Final = 100
-_NO_SUCH_TASK: Final = "{account}/{user} has no task {task}; ids are in what list prints"
 
 
 def add_to(commands: Any) -> None:
@@ -47,14 +50,15 @@ def add_to(commands: Any) -> None:
         "cancel",
         "cancel a task",
         "Cancels a task that waits, and asks what works on one that runs to stop; its holder hears of that with its "
-        "next heartbeat. Exit code 1 if the task has ended.",
+        "next heartbeat. Exit code 1 if the task has ended, however it has.",
     ).set_defaults(command=_cancel)
     _add_for_one(
         commands,
         "retry",
         "submit the work of an ended task once more",
-        "Submits a new task with the type, version, resource and payload of the old one. Exit code 1 if that has not "
-        "ended, or was not submitted for a worker.",
+        "Submits a new task with the type, version, resource and payload of the old one, without what was private and "
+        "without its start time. Exit code 1 if the old one has not ended, was not submitted for a worker or held "
+        "credentials, and if another one of its type and resource is active and there may be but one.",
     ).set_defaults(command=_retry)
 
 
@@ -67,7 +71,7 @@ def _add_for_one(commands: Any, name: str, brief: str, description: str) -> argp
 
 
 def _list(options: argparse.Namespace) -> int:
-    with idle_tracker(options) as tracker:
+    with _tracker(options) as tracker:
         try:
             page = tracker.list_tasks(
                 options.type,
@@ -81,18 +85,18 @@ def _list(options: argparse.Namespace) -> int:
         except ValueError as error:  # an owner or a cursor that cannot be meant
             return _refused(error, 2)
     for record in page:
-        _say(orjson.dumps(_view(record)).decode() if options.json else _line(record))
+        say(_as_json(record) if options.json else _line(record))
     for corrupt in page.corrupt:
-        _note(f"cannot be read: {corrupt}")
+        note(f"cannot be read: {in_one_line(corrupt)}")
     if page.next_cursor is not None:
-        _note(f"there are more: --before {page.next_cursor}")
+        note(f"there are more: --before {page.next_cursor}")
     elif not page and not page.corrupt:
-        _note("there are none")
+        note("there are none")
     return 1 if page.corrupt else 0
 
 
 def _show(options: argparse.Namespace) -> int:
-    with idle_tracker(options) as tracker:
+    with _tracker(options) as tracker:
         try:
             record = tracker.get(options.task_id, options.account, options.user)
         except CorruptRecord as error:
@@ -101,13 +105,17 @@ def _show(options: argparse.Namespace) -> int:
             return _refused(error, 2)
     if record is None:
         return _no_such_task(options)
-    _say(orjson.dumps(_view(record), option=orjson.OPT_INDENT_2).decode())
+    say(_as_json(record, indent=2))
     return 0
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    with idle_tracker(options) as tracker:
+    with _tracker(options) as tracker:
         try:
+            before = tracker.get(options.task_id, options.account, options.user)
+            # The tracker takes a second cancel as done already; who types one is to learn that it came too late.
+            if before is not None and before.status.is_terminal:
+                return _refused(f"{before.task_id} has ended: it is {before.status}", 1)
             record = tracker.cancel(options.task_id, options.account, options.user)
         except TaskNotFound:
             return _no_such_task(options)
@@ -115,17 +123,16 @@ def _cancel(options: argparse.Namespace) -> int:
             return _refused(error, 1)
         except ValueError as error:
             return _refused(error, 2)
-    if record is None:
-        return _no_such_task(options)
-    if record.status is TaskStatus.CANCELLED:
-        _say(f"{record.task_id} is cancelled")
-    else:
-        _say(f"{record.task_id} is to stop, and is cancelled once it has")
+    assert record is not None, "this tracker is strict"
+    if not cancellation_requested(record):
+        return _refused(f"{record.task_id} cannot be cancelled: it is {record.status}", 1)
+    is_over = record.status is TaskStatus.CANCELLED
+    say(f"{in_one_line(record.task_id)} {'is cancelled' if is_over else 'is asked to stop'}")
     return 0
 
 
 def _retry(options: argparse.Namespace) -> int:
-    with idle_tracker(options) as tracker:
+    with _tracker(options) as tracker:
         try:
             # No handler is known here, and the old task was submitted by who knew one.
             made = tracker.retry(options.task_id, options.account, options.user, unregistered=True)
@@ -133,20 +140,46 @@ def _retry(options: argparse.Namespace) -> int:
             return _no_such_task(options)
         except (InvalidTransition, CorruptRecord) as error:
             return _refused(error, 1)
+        except InvalidPayload as error:
+            return _refused(f"{error} (only a program can do that, by TaskTracker.retry)", 1)
         except ValueError as error:
             return _refused(error, 2)
-    done = "is submitted and does" if made.created else "is active already with"
-    _say(f"{made.task_id} {done} the work of {options.task_id}")
+        if not made.created:
+            told = f"{made.task_id}, of the same type and resource, is active; nothing was submitted"
+            return _refused(told, 1)
+        say(f"{in_one_line(made.task_id)} is submitted and does the work of {in_one_line(options.task_id)}")
+        if tracker.wake_up_failures:
+            note("no worker could be told of it; they find it when they look next")
     return 0
 
 
-def _view(record: TaskRecord) -> dict[str, Any]:
-    return {**record.to_dict(), "account_id": record.account_id, "user_id": record.user_id}
+@contextmanager
+def _tracker(options: argparse.Namespace) -> Iterator[TaskTracker]:
+    """Give a tracker. What it logs is told by the commands, in a line of their own."""
+    log, handler = logging.getLogger("task_tracker"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        with idle_tracker(options) as tracker:
+            yield tracker
+    finally:
+        log.removeHandler(handler)
+
+
+def _as_json(record: TaskRecord, indent: int | None = None) -> str:
+    """Return a task as JSON that any terminal can show, and that has no line ends where ``indent`` has none."""
+    view = {
+        **record.to_dict(),
+        "owner_account_id": record.account_id,
+        "owner_user_id": record.user_id,
+    }
+    # Not orjson, which leaves other characters than ASCII as they are, and stops at records that can be read.
+    return json.dumps(view, indent=indent).replace("\x7f", "\\u007f")
 
 
 def _line(record: TaskRecord) -> str:
     """Return what matters of a task in one line, whatever others have written into it."""
-    view = record.to_dict()
+    view: dict[str, Any] = record.to_dict()
+    is_over = record.status.is_terminal
     parts = [
         record.task_id,
         record.user_id,
@@ -154,44 +187,30 @@ def _line(record: TaskRecord) -> str:
         str(view["status"]),
         str(view["created_at_iso"] or record.created_at),
         *([f"for {record.resource_id}"] if record.resource_id else []),
-        *(
-            [f"{record.progress:g} %"]
-            if record.progress is not None and not record.status.is_terminal
-            else []
-        ),
+        *([f"{record.progress:g} %"] if record.progress is not None and not is_over else []),
     ]
-    detail = view.get("error") or (
-        None if record.status.is_terminal else view.get("message") or view.get("stage")
-    )
+    detail = view.get("error") or (None if is_over else view.get("message") or view.get("stage"))
     if detail:
         parts.append(detail if len(detail) <= _LONGEST_DETAIL else f"{detail[:_LONGEST_DETAIL]}...")
-    return "; ".join(_printable(part) for part in parts)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
+    return "; ".join(in_one_line(part) for part in parts)
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= LARGEST_NUMBER:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, not {text!r:.80}")
     return number
 
 
 def _no_such_task(options: argparse.Namespace) -> int:
-    told = _NO_SUCH_TASK.format(account=options.account, user=options.user, task=options.task_id)
-    return _refused(told, 1)
+    return _refused(
+        f"{options.account}/{options.user} has no task {options.task_id}; ids are in what list prints", 1
+    )
 
 
-def _refused(why: TaskTrackerError | ValueError | str, code: int) -> int:
-    _note(f"task_tracker: {redact_text(_printable(str(why)))}")
+def _refused(why: object, code: int) -> int:
+    note(f"task_tracker: {in_one_line(why)}")
     return code
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201  # that is how it answers
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  # to the person who typed it

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from stores.files.lease.store import LeaseTaskStore
 from stores.files.persistent import PersistentTaskStore
 from task_tracker import HandlerRegistry, TaskStatus, TaskTracker
 from task_tracker.cli import main
+from task_tracker.store import Query
 
 OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
 ALICE = ("--account=acme", "--user=alice")
@@ -87,7 +90,7 @@ def test_list_says_where_it_goes_on_and_that_there_is_nothing(tracker: TaskTrack
     code, lines = run("list", *ALICE, "--limit=2", "--json")
     assert code == 0
     assert [json.loads(line)["task_id"] for line in lines] == made[:0:-1]
-    assert json.loads(lines[0])["user_id"] == "alice"
+    assert json.loads(lines[0])["owner_user_id"] == "alice"
     told, _, cursor = run.err.rpartition(" ")
     assert told == "there are more: --before"
     code, lines = run("list", *ALICE, f"--before={cursor.strip()}", "--json")
@@ -121,7 +124,7 @@ def test_show_prints_what_the_http_api_shows(tracker: TaskTracker, run: Run) -> 
     code, lines = run("show", task.task_id, *ALICE)
     shown = json.loads("\n".join(lines))
     assert code == 0
-    assert (shown["task_id"], shown["status"], shown["account_id"]) == (task.task_id, "pending", "acme")
+    assert (shown["task_id"], shown["status"], shown["owner_account_id"]) == (task.task_id, "pending", "acme")
     assert "hunter2" not in str(shown)
     assert '"abc"' not in str(shown)
 
@@ -141,7 +144,7 @@ def test_cancelling(tracker: TaskTracker, run: Run) -> None:
         waits, runs = (tracker.submit("ingest", {}, **OWNER).task_id for _ in range(2))
         tracker.start(runs, **OWNER)
         assert run("cancel", waits, *ALICE) == (0, [f"{waits} is cancelled"])
-        assert run("cancel", runs, *ALICE) == (0, [f"{runs} is to stop, and is cancelled once it has"])
+        assert run("cancel", runs, *ALICE) == (0, [f"{runs} is asked to stop"])
         found = tracker.get(runs, **OWNER)
         assert found is not None
         assert found.status is TaskStatus.CANCELLING
@@ -168,7 +171,9 @@ def test_retrying(tracker: TaskTracker, run: Run) -> None:
         made = tracker.get(new, **OWNER)
         assert made is not None
         assert (made.payload, made.handler_version, made.meta) == ({"n": 1}, 2, {"retry_of": old})
-        assert run("retry", old, *ALICE) == (0, [f"{new} is active already with the work of {old}"])
+        assert run("retry", old, *ALICE) == (1, [])
+        told = f"{new}, of the same type and resource, is active; nothing was submitted"
+        assert run.err == f"task_tracker: {told}\n"
         plain = tracker.create("index", **OWNER).task_id
         tracker.start(plain, **OWNER)
         tracker.fail(plain, "boom", **OWNER)
@@ -193,7 +198,8 @@ def test_persistent_store_is_asked_as_well(tmp_path: Path, capsys: pytest.Captur
         (("list",), "--account"),
         (("show", "x", "--account=acme"), "--user"),
         (("list", "--account=acme", "--limit=0"), "1 or more"),
-        (("list", "--account=acme", "--limit=many"), "--limit"),
+        (("list", "--account=acme", "--limit=many"), "not 'many'"),
+        (("list", "--account=acme", f"--limit={2**63 - 1}"), "whole number"),
         (("list", "--account=acme", "--status=done"), "completed"),
     ],
 )
@@ -217,3 +223,115 @@ def test_values_that_cannot_be_meant(tracker: TaskTracker, run: Run, arguments: 
     assert run("list", *arguments) == (2, [])
     assert run.err.startswith("task_tracker: ")
     assert len(run.err.splitlines()) == 1
+
+
+def test_who_wants_no_errors_is_told_all_the_same(
+    tracker: TaskTracker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's ``strict: false`` is its own."""
+    with tracker:
+        done = tracker.create("index", **OWNER).task_id
+        tracker.start(done, **OWNER)
+        tracker.complete(done, {}, **OWNER)
+    monkeypatch.setenv("TASK_TRACKER__STRICT", "false")
+    assert run("cancel", done, *ALICE) == (1, [])
+    assert run.err == f"task_tracker: {done} has ended: it is completed\n"
+    assert run("cancel", "nope", *ALICE) == (1, [])
+    assert "has no task nope" in run.err
+
+
+def test_cancelling_twice_comes_too_late(tracker: TaskTracker, run: Run) -> None:
+    with tracker:
+        task = tracker.create("index", **OWNER).task_id
+    assert run("cancel", task, *ALICE)[0] == 0
+    assert run("cancel", task, *ALICE) == (1, [])
+    assert run.err == f"task_tracker: {task} has ended: it is cancelled\n"
+
+
+def test_what_only_a_program_can_retry(tracker: TaskTracker, run: Run) -> None:
+    """Its credentials were masked when it ended."""
+    with tracker:
+        task = tracker.submit("ingest", {"password": "hunter2"}, **OWNER).task_id
+        tracker.cancel(task, **OWNER)
+    assert run("retry", task, *ALICE) == (1, [])
+    assert "TaskTracker.retry" in run.err
+
+
+def test_nothing_that_others_have_written_reaches_the_terminal_as_it_is(
+    tmp_path: Path, tracker: TaskTracker, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor do credentials, in records that cannot be read either; all of it is still JSON, a line each."""
+    with tracker:
+        odd, bad = (tracker.create("index", **OWNER).task_id for _ in range(2))
+        tracker.start(odd, **OWNER)
+        tracker.update(odd, message="a\x1b[2J\x9b\x85\u2028\u202e\x7f\nb", **OWNER)
+    place = tmp_path / "local" / "acme" / "tasks" / "alice"
+    record = json.loads((place / f"{bad}.json").read_text())
+    (place / f"{bad}.json").write_text(json.dumps({**record, "created_at": "token=hunter2\n"}))
+    for command in (("list", *ALICE), ("list", *ALICE, "--json"), ("show", odd, *ALICE)):
+        _, lines = run(*command)
+        assert all(line.isprintable() for line in lines), command
+        assert all(line.isprintable() for line in run.err.splitlines()), command
+        assert "hunter2" not in run.err
+        if "list" in command:
+            assert len(lines) == len(run.err.splitlines()) == 1
+    message = json.loads("\n".join(lines))["message"]
+    assert message.startswith("a\x1b[2J")
+
+
+def test_record_that_is_nested_as_deep_as_can_be_read_is_shown(
+    tmp_path: Path, tracker: TaskTracker, run: Run
+) -> None:
+    """Of another writer; the rest is listed too."""
+    with tracker:
+        deep, other = (tracker.create("index", **OWNER).task_id for _ in range(2))
+    path = tmp_path / "local" / "acme" / "tasks" / "alice" / f"{deep}.json"
+    text = path.read_text().replace('"result":null', f'"result":{"[" * 254}{"]" * 254}')
+    path.write_text(text)
+    assert run("show", deep, *ALICE)[0] == 0
+    code, lines = run("list", *ALICE, "--json")
+    assert (code, {json.loads(line)["task_id"] for line in lines}) == (0, {deep, other})
+
+
+@pytest.mark.parametrize("root", ["~nobody-of-this-name/x", "x" * 5000])
+def test_root_that_cannot_be_looked_at(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for backend in ("lease", "persistent"):
+        assert main(["list", "--account=acme", f"--root={root}", f"--backend={backend}"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("closed", ["/dev/full", "pipe"])
+def test_what_was_done_counts_also_if_that_cannot_be_printed(
+    tmp_path: Path, tracker: TaskTracker, closed: str
+) -> None:
+    """Who listens no more is told nothing; a full disk keeps nobody from learning the id of what was submitted."""
+    with tracker:
+        old = tracker.submit("ingest", {}, **OWNER).task_id
+        tracker.cancel(old, **OWNER)
+    command = [sys.executable, "-m", "task_tracker", "retry", old, *ALICE, f"--root={tmp_path}"]
+    if closed == "pipe":
+        reads, writes = os.pipe()
+        os.close(reads)
+    else:
+        writes = os.open(closed, os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            command, check=False, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(writes)
+    assert done.returncode == 0
+    waiting = Query("acme", "alice", status=TaskStatus.PENDING)
+    (made,) = LeaseTaskStore(tmp_path, durability="none").list(waiting).items
+    assert done.stderr.count(made.record.task_id) == (closed != "pipe")
+    assert "Traceback" not in done.stderr
+
+
+def test_ids_beyond_the_encoding_of_a_terminal_are_printed(tmp_path: Path, tracker: TaskTracker) -> None:
+    with tracker:
+        tracker.create("index", "日本", **OWNER)
+    command = [sys.executable, "-m", "task_tracker", "list", *ALICE, f"--root={tmp_path}"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, check=False, capture_output=True, env=environment, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "for \\u65e5\\u672c" in done.stdout
