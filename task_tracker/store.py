@@ -124,8 +124,6 @@ class Cursor(NamedTuple):
             )
             if not (type(created_at) in (float, int) and type(task_id) is type(user_id) is str):
                 raise TypeError(text)
-            if "\x00" in f"{task_id}{user_id}":
-                raise ValueError(text)
             return cls(float(created_at), task_id, user_id)
         except (ValueError, TypeError) as error:
             raise ValueError(
