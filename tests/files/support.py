@@ -244,7 +244,7 @@ def left_over(root: Path) -> list[str]:
 
 
 def descriptors() -> set[str]:
-    """What this process has open. Comparing two of them finds leaks."""
+    """What this process has open. More of it later is a leak; less is what other tests have left to be collected."""
     return set(os.listdir("/proc/self/fd"))
 
 

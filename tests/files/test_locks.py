@@ -143,7 +143,7 @@ def test_without_locks_nothing_is_written(
         with pytest.raises(StoreUnavailable, match=os.strerror(code)):
             write()
     assert ids(store) == ["task-1"]
-    assert descriptors() == before
+    assert not descriptors() - before
 
 
 def test_a_lock_that_cannot_be_opened(root: Path, make: RecordMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_a_lock_that_is_always_removed_is_given_up(root: Path, monkeypatch: pyte
     monkeypatch.setattr(locks, "lock_descriptor", lock_and_lose)
     with pytest.raises(StoreUnavailable, match="removed again and again"), files.exclusively(DIRECTORY):
         pass
-    assert descriptors() == before
+    assert not descriptors() - before
 
 
 def test_nothing_is_made_for_the_asking(root: Path, make: RecordMaker) -> None:
