@@ -108,9 +108,12 @@ class Submitter:
     def wake(self, submission: Submission) -> bool:
         """Wake a worker for what waits; False if there is nothing to wake one for, or that failed."""
         record = submission.record
-        if record.status is TaskStatus.PENDING and record.handler_version is not None:
-            return self._waking.stored(record) if submission.created else self._waking.waits(record)
-        return False
+        wake = self._waking.stored if submission.created else self._waking.waits
+        return _waits_for_worker(record) and wake(record)
+
+    def given_back(self, record: TaskRecord) -> bool:
+        """Wake a worker for a task that was given back; False as for :meth:`wake`."""
+        return _waits_for_worker(record) and self._waking.stored(record)
 
     def again(self, key: TaskKey, how: Literal["retry_of", "resume_of"], wish: Again) -> Submission:
         """Submit the work of an ended task once more, as a new task that names it in ``meta``."""
@@ -369,3 +372,7 @@ def _meta_of(order: Order) -> Mapping[str, Any] | None:
     if order.submitted_by is None:
         return order.meta
     return {**(order.meta or {}), SUBMITTED_BY: order.submitted_by}
+
+
+def _waits_for_worker(record: TaskRecord) -> bool:
+    return record.status is TaskStatus.PENDING and record.handler_version is not None

@@ -382,7 +382,7 @@ class TaskTracker:
         """
         record = self._change("release", task_id, account_id, user_id, giving_back(self.clock.now()))
         if record is not None:
-            self._submitter.wake(Submission(record, created=True))  # it waits again, as if it had just come
+            self._submitter.given_back(record)
         return record
 
     def lease_of(

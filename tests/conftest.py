@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the machine that could be taken for one of ours."""
+    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

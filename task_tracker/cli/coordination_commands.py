@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from task_tracker.cli.looking import add_command, idle_tracker
-from task_tracker.cli.printing import note, say
+from task_tracker.cli.printing import in_one_line, note, say
 from task_tracker.coordination import kinds_of
 from task_tracker.errors import StoreUnavailable
 from task_tracker.store import WorkerFact
@@ -83,7 +83,7 @@ def _workers(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         workers, paused = tracker.workers(), tracker.paused_types()
     for fact in workers:
-        say(orjson.dumps(_as_object(fact)).decode() if options.json else _line(fact))
+        say(orjson.dumps(_as_object(fact)).decode() if options.json else in_one_line(_line(fact)))
     ready = sum(fact.data.get("ready") is True for fact in workers)
     if not options.json:
         say(f"{ready} of {len(workers)} workers ready; paused: {', '.join(paused) or 'nothing'}")

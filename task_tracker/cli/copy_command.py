@@ -21,6 +21,7 @@ from typing import Any, Final
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from task_tracker.cli.places import directory_of, is_leased
+from task_tracker.cli.printing import note, say
 from task_tracker.clock import SYSTEM_CLOCK, Clock
 from task_tracker.config import StorageConfig
 from task_tracker.copying import Copying, Outcome, Tally, Told
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         with _sigterm_interrupts():
             return _run(options)
     except KeyboardInterrupt as stopped:
-        _note("stopped; nothing is half copied: run the same command again to go on")
+        note("stopped; nothing is half copied: run the same command again to go on")
         return _TERMINATED if isinstance(stopped, _Terminated) else _INTERRUPTED
 
 
@@ -148,31 +149,31 @@ class _Run:
         if not self._only_compare:
             with self._progress.of("copied"):
                 counts = self._copying.copy()
-            _answer(_counted(counts))
+            say(_counted(counts))
         self._refused.clear()  # what counts is how it is now
         self._copying.left_out()
         total = Tally()
-        _answer(_row("owner", "source", "target", "same"))
+        say(_row("owner", "source", "target", "same"))
         with self._progress.of("compared"):
             for tally in self._copying.compare():
                 total.add(tally)
                 self._progress.clear()
-                _answer(_line(f"{tally.account_id}/{tally.user_id}", tally))
-        _answer(_line("all", total))
-        _answer(f"source {total.source} records, digest {total.source_digest:032x}")
-        _answer(f"target {total.target} records, digest {total.target_digest:032x}")
+                say(_line(f"{tally.account_id}/{tally.user_id}", tally))
+        say(_line("all", total))
+        say(f"source {total.source} records, digest {total.source_digest:032x}")
+        say(f"target {total.target} records, digest {total.target_digest:032x}")
         self._tell_of_pauses()
         return self._verdict(total)
 
     def _verdict(self, total: Tally) -> int:
         if not total.source and not self._refused:
-            _answer("the source holds no records; check --from, and the prefix of its settings")
+            say("the source holds no records; check --from, and the prefix of its settings")
             return 1
         if self._refused or not total.is_equal:
             named = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self._refused.items()))
-            _answer(f"NOT EQUAL: {named or 'the target changes meanwhile; compare again'}")
+            say(f"NOT EQUAL: {named or 'the target changes meanwhile; compare again'}")
             return 1
-        _answer("equal")
+        say("equal")
         return 0
 
     def _tell(self, told: Told) -> None:
@@ -185,13 +186,13 @@ class _Run:
         if len(self._named) < _MOST_REMEMBERED:
             self._named.add(told.where)
         self._progress.clear()
-        _answer(f"{told.outcome.upper()} {told.where}: {told.message}")
+        say(f"{told.outcome.upper()} {told.where}: {told.message}")
 
     def _tell_of_pauses(self) -> None:
         if isinstance(self._source, LeaseStore) and isinstance(self._target, LeaseStore):
             paused = sorted(set(self._source.paused()) - set(self._target.paused()))
             if paused:
-                _answer(f"paused at the source, and not at the target: {', '.join(paused)}")
+                say(f"paused at the source, and not at the target: {', '.join(paused)}")
 
 
 class _Progress:
@@ -224,7 +225,7 @@ class _Progress:
             sys.stderr.flush()
         else:
             self._next_at = now + _LINE_SECONDS
-            _note(f"{self._verb} {self._done:,} so far")
+            note(f"{self._verb} {self._done:,} so far")
 
     def clear(self) -> None:
         """Take the line away, so that something else can be written."""
@@ -235,7 +236,7 @@ class _Progress:
     def note(self, text: str) -> None:
         """Say something that stays."""
         self.clear()
-        _note(text)
+        note(text)
 
 
 # ---- where tasks are -----------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ def _target(config: StorageConfig, *, only_compare: bool) -> TaskStore:
     if only_compare and directory is not None:
         is_lease = config.task_tracker.backend == "lease"
         if not (is_leased(config.task_tracker, directory) if is_lease else directory.is_dir()):
-            _note(f"--to: {directory} is no store of this kind yet; compared with an empty one")
+            note(f"--to: {directory} is no store of this kind yet; compared with an empty one")
             return open_store("memory")
     return config.build_task_store()
 
@@ -359,11 +360,3 @@ def _line(name: str, tally: Tally) -> str:
 
 def _row(name: str, *columns: str) -> str:
     return f"{name:<40}" + "".join(f" {column:>10}" for column in columns)
-
-
-def _answer(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # that is how it answers
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201  # to the person who waits

@@ -10,8 +10,7 @@ import argparse
 from typing import Any
 
 from task_tracker.cli.looking import add_command, idle_tracker
-from task_tracker.cli.printing import say
-from task_tracker.redaction import redact_text
+from task_tracker.cli.printing import in_one_line, say
 
 __all__ = ["add_to"]
 
@@ -35,9 +34,9 @@ def _doctor(options: argparse.Namespace) -> int:
     with idle_tracker(options) as tracker:
         findings = tracker.doctor(fix=options.fix)
     for finding in findings:
-        line = f"{finding.kind} {finding.where}: {finding.message}"
         # Both may quote what others wrote.
-        say(("fixed: " if finding.fixed else "") + redact_text(" ".join(line.splitlines())))
+        line = in_one_line(f"{finding.kind} {finding.where}: {finding.message}")
+        say(f"fixed: {line}" if finding.fixed else line)
     left = sum(not finding.fixed for finding in findings)
     if not findings:
         say("nothing found")

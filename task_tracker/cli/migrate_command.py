@@ -11,6 +11,7 @@ import dataclasses
 from contextlib import closing
 from typing import Any
 
+from task_tracker.cli.printing import say
 from task_tracker.cli.worker_settings import read_document, storage_config
 from task_tracker.config import StorageConfig
 from task_tracker.registry import open_schema
@@ -61,15 +62,11 @@ def run(options: argparse.Namespace) -> int:
         asked = dataclasses.replace(asked, dsn=_NOWHERE)
     with closing(open_schema(settings.backend, asked)) as schema:
         if options.sql:
-            _say(schema.script().rstrip())
+            say(schema.script().rstrip())
             return 0
         if options.check:
             pending = schema.pending()
-            _say("\n".join(f"to come: {name}" for name in pending) or "nothing to do")
+            say("\n".join(f"to come: {name}" for name in pending) or "nothing to do")
             return 1 if pending else 0
-        _say("\n".join(f"applied: {name}" for name in schema.migrate()) or "nothing to do")
+        say("\n".join(f"applied: {name}" for name in schema.migrate()) or "nothing to do")
         return 0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # that is how it answers

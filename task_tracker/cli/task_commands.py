@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from task_tracker.cli.looking import add_command, idle_tracker
@@ -44,14 +45,16 @@ def add_to(commands: Any) -> None:
     listed.add_argument("--before", metavar="CURSOR", help="go on where an earlier page has ended")
     listed.add_argument("--json", action="store_true", help="the whole tasks, as one line of JSON each")
     listed.set_defaults(command=_list)
-    _add_for_one(commands, "show", "show one task", "Prints a task as JSON.").set_defaults(command=_show)
+    _add_for_one(commands, "show", "show one task", "Prints a task as JSON.").set_defaults(
+        command=partial(_run, _show)
+    )
     _add_for_one(
         commands,
         "cancel",
         "cancel a task",
         "Cancels a task that waits, and asks what works on one that runs to stop; its holder hears of that with its "
         "next heartbeat. Exit code 1 if the task has ended, however it has.",
-    ).set_defaults(command=_cancel)
+    ).set_defaults(command=partial(_run, _cancel))
     _add_for_one(
         commands,
         "retry",
@@ -59,7 +62,7 @@ def add_to(commands: Any) -> None:
         "Submits a new task with the type, version, resource and payload of the old one, without what was private and "
         "without its start time. Exit code 1 if the old one has not ended, was not submitted for a worker or held "
         "credentials, and if another one of its type and resource is active and there may be but one.",
-    ).set_defaults(command=_retry)
+    ).set_defaults(command=partial(_run, _retry))
 
 
 def _add_for_one(commands: Any, name: str, brief: str, description: str) -> argparse.ArgumentParser:
@@ -95,34 +98,20 @@ def _list(options: argparse.Namespace) -> int:
     return 1 if page.corrupt else 0
 
 
-def _show(options: argparse.Namespace) -> int:
-    with _tracker(options) as tracker:
-        try:
-            record = tracker.get(options.task_id, options.account, options.user)
-        except CorruptRecord as error:
-            return _refused(error, 1)
-        except ValueError as error:
-            return _refused(error, 2)
+def _show(options: argparse.Namespace, tracker: TaskTracker) -> int:
+    record = tracker.get(options.task_id, options.account, options.user)
     if record is None:
         return _no_such_task(options)
     say(_as_json(record, indent=2))
     return 0
 
 
-def _cancel(options: argparse.Namespace) -> int:
-    with _tracker(options) as tracker:
-        try:
-            before = tracker.get(options.task_id, options.account, options.user)
-            # The tracker takes a second cancel as done already; who types one is to learn that it came too late.
-            if before is not None and before.status.is_terminal:
-                return _refused(f"{before.task_id} has ended: it is {before.status}", 1)
-            record = tracker.cancel(options.task_id, options.account, options.user)
-        except TaskNotFound:
-            return _no_such_task(options)
-        except (InvalidTransition, CorruptRecord) as error:
-            return _refused(error, 1)
-        except ValueError as error:
-            return _refused(error, 2)
+def _cancel(options: argparse.Namespace, tracker: TaskTracker) -> int:
+    before = tracker.get(options.task_id, options.account, options.user)
+    # The tracker takes a second cancel as done already; who types one is to learn that it came too late.
+    if before is not None and before.status.is_terminal:
+        return _refused(f"{before.task_id} has ended: it is {before.status}", 1)
+    record = tracker.cancel(options.task_id, options.account, options.user)
     assert record is not None, "this tracker is strict"
     if not cancellation_requested(record):
         return _refused(f"{record.task_id} cannot be cancelled: it is {record.status}", 1)
@@ -131,26 +120,30 @@ def _cancel(options: argparse.Namespace) -> int:
     return 0
 
 
-def _retry(options: argparse.Namespace) -> int:
-    with _tracker(options) as tracker:
-        try:
-            # No handler is known here, and the old task was submitted by who knew one.
-            made = tracker.retry(options.task_id, options.account, options.user, unregistered=True)
-        except TaskNotFound:
-            return _no_such_task(options)
-        except (InvalidTransition, CorruptRecord) as error:
-            return _refused(error, 1)
-        except InvalidPayload as error:
-            return _refused(f"{error} (only a program can do that, by TaskTracker.retry)", 1)
-        except ValueError as error:
-            return _refused(error, 2)
-        if not made.created:
-            told = f"{made.task_id}, of the same type and resource, is active; nothing was submitted"
-            return _refused(told, 1)
-        say(f"{in_one_line(made.task_id)} is submitted and does the work of {in_one_line(options.task_id)}")
-        if tracker.wake_up_failures:
-            note("no worker could be told of it; they find it when they look next")
+def _retry(options: argparse.Namespace, tracker: TaskTracker) -> int:
+    # No handler is known here, and the old task was submitted by who knew one.
+    made = tracker.retry(options.task_id, options.account, options.user, unregistered=True)
+    if not made.created:
+        return _refused(f"{made.task_id}, of the same type and resource, is active; nothing was submitted", 1)
+    say(f"{in_one_line(made.task_id)} is submitted and does the work of {in_one_line(options.task_id)}")
+    if tracker.wake_up_failures:
+        note("no worker could be told of it; they find it when they look next")
     return 0
+
+
+def _run(do: Callable[[argparse.Namespace, TaskTracker], int], options: argparse.Namespace) -> int:
+    """Do something with one task; return the exit code."""
+    try:
+        with _tracker(options) as tracker:
+            return do(options, tracker)
+    except TaskNotFound:
+        return _no_such_task(options)
+    except InvalidPayload as error:
+        return _refused(f"{error} (only a program can do that, by TaskTracker.retry)", 1)
+    except (InvalidTransition, CorruptRecord) as error:
+        return _refused(error, 1)
+    except ValueError as error:  # an id that cannot be meant
+        return _refused(error, 2)
 
 
 @contextmanager

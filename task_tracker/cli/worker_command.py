@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from task_tracker import defaults
+from task_tracker.cli.printing import say
 from task_tracker.cli.storage_arguments import add_storage_arguments, given, given_storage
 from task_tracker.cli.worker_settings import (
     WorkerSettings,
@@ -253,7 +254,7 @@ def _limit(text: str) -> tuple[str, int]:
 
 
 def _say(facts: dict[str, Any]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)  # noqa: T201  # that is how it answers
+    say(orjson.dumps(facts).decode())
 
 
 class JsonLines(logging.Formatter):

@@ -36,9 +36,9 @@ __all__ = ["ClaimLoop", "Claimer"]
 _log = logging.getLogger("task_tracker")
 
 _SPREAD_SECONDS: Final = 0.05
+"""Within this time after a start time the workers that wait for it look, so that they do not all come at once."""
 _BETWEEN_STARTS_SECONDS: Final = (0.05, 1.0)
 """The shortest and the longest pause between looks for start times of which nothing came."""
-"""Within this time after it the workers that wait for it look, so that they do not all come at once."""
 
 Claimed = tuple[Lease, Stored]
 

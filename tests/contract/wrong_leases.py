@@ -1,5 +1,7 @@
 """Stores whose leases are wrong in one way each, with the test of the contract that must catch it."""
 
+# long: one wrong store for each rule of the contract, read side by side
+
 import dataclasses
 import threading
 

@@ -1,9 +1,10 @@
 """``python -m task_tracker copy``: how stores are named, what it prints, and its exit code."""
 
+# long: every line and exit code of one command
+
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -23,10 +24,7 @@ from tests.objects.server import S3Server
 Run = Callable[..., int]
 
 
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -49,10 +48,3 @@ def watched(clock: FakeClock, store: WatchedStore) -> Iterator[TaskTracker]:
 def processes(clock: FakeClock) -> Processes:
     """Trackers on one store whose leases expire after 30 seconds."""
     return Processes(clock)
-
-
-@pytest.fixture
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the machine that could be taken for one of ours."""
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)

@@ -1,5 +1,7 @@
 """``python -m task_tracker worker``: what it is told, by whom, and what it says."""
 
+# long: what a worker is told has one table of sources, read side by side with what it says
+
 from __future__ import annotations
 
 import json
@@ -27,11 +29,7 @@ TEXT = "no registry"
 
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> Any:
-    import os
-
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)
+def _clean(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
     level = logging.getLogger().level
     yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,7 @@ FACT: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture
@@ -165,3 +161,15 @@ def test_what_cannot_work_is_said_in_one_line(
     assert told.err.count("\n") == 1
     assert message in told.err
     assert [path.name for path in tmp_path.iterdir()] == ["gone"]
+
+
+def test_what_a_worker_says_does_nothing_to_the_terminal(
+    tmp_path: Path, store: LeaseTaskStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Details are its server's, and may quote anything."""
+    facts = {"index": {"ready": False, "detail": "\x1b[2Jdown\npostgres://me:hunter2@host"}}
+    store.publish(WorkerFact("a", {**FACT, "ready": False, "facts": facts}, 20.0))
+    _, lines = run(capsys, "workers", f"--root={tmp_path}")
+    assert len(lines) == 2
+    assert lines[0].isprintable()
+    assert "hunter2" not in lines[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +15,7 @@ from task_tracker.store import Finding
 from task_tracker.testing import RecordMaker
 from task_tracker.tracker import TaskTracker
 
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:

@@ -21,10 +21,7 @@ OWNER: dict[str, Any] = {"account_id": "acme", "user_id": "alice"}
 ALICE = ("--account=acme", "--user=alice")
 
 
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -356,11 +355,7 @@ def test_the_same_from_coroutines(place: Place) -> None:
     asyncio.run(story())
 
 
-def test_a_configured_tracker_has_its_handlers_and_its_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in os.environ if "TASK_TRACKER" in name.upper()]:
-        monkeypatch.delenv(name)
+def test_a_configured_tracker_has_its_handlers_and_its_way(tmp_path: Path, clean_environment: None) -> None:
     registry, way = handlers(), InProcessWakeUp()
     config = StorageConfig(task_tracker={"backend": "lease", "root": str(tmp_path), "durability": "none"})
     with config.build_task_tracker(cleanup=False, reconcile=False, handlers=registry, wake_up=way) as tracker:
