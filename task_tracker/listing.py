@@ -9,14 +9,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from task_tracker import transitions
 from task_tracker.errors import CorruptRecord
 from task_tracker.records import TaskRecord, TaskStatus
 
-__all__ = ["Listing", "Summary", "TaskPage"]
+__all__ = ["Listing", "Summary", "TaskPage", "in_order"]
 
 _K = TypeVar("_K")
 
@@ -177,3 +177,13 @@ def _decrement(counter: Counter[_K], name: _K) -> None:
     counter[name] -= 1
     if not counter[name]:
         del counter[name]
+
+
+def in_order(counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Return counts with types by name, and states as they follow each other; those of newer versions come last."""
+    places = {status.value: place for place, status in enumerate(TaskStatus)}
+    last = len(places)
+    return {
+        task_type: dict(sorted(of_type.items(), key=lambda item: (places.get(item[0], last), item[0])))
+        for task_type, of_type in sorted(counts.items())
+    }

@@ -30,7 +30,7 @@ from task_tracker.defaults import (
 from task_tracker.endings import Ending
 from task_tracker.errors import CapabilityMissing, InvalidTransition, LeaseHeld, TaskNotFound
 from task_tracker.handlers import HandlerRegistry
-from task_tracker.listing import TaskPage
+from task_tracker.listing import TaskPage, in_order
 from task_tracker.ownership import giving_back
 from task_tracker.reconciler import Reconciled, Reconciler, check_start_within
 from task_tracker.records import TaskKey, TaskRecord, TaskStatus
@@ -653,9 +653,12 @@ class TaskTracker:
         return self.access.cache.counts()
 
     def stats(self, account_id: str, user_id: str | None = None) -> dict[str, dict[str, int]]:
-        """Return ``{task_type: {status: number}}`` of an owner, or of a whole account, from the store."""
+        """Return ``{task_type: {status: number}}`` of an owner, or of a whole account, from the store.
+
+        Types by name, states as they follow each other, so that equal numbers are an equal answer, byte by byte.
+        """
         check_owner(account_id or "", user_id)
-        return self.access.store.count(account_id, user_id)
+        return in_order(self.access.store.count(account_id, user_id))
 
     # ---- deleting ------------------------------------------------------------------------------------
 

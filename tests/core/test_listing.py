@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stores import InMemoryTaskStore
 from task_tracker import CorruptRecord, TaskPage, TaskRecord, TaskStatus, transitions
-from task_tracker.listing import Listing, Summary
+from task_tracker.listing import Listing, Summary, in_order
 from task_tracker.store import Cursor, Query
 from tests.core.support import PROPERTY, START, ids, record_of
 
@@ -219,3 +219,14 @@ def test_filters_are_exact() -> None:
     assert not query.matches("t", "failed", "r")
     assert not query.matches("t", "running", None)
     assert Query("acme").matches("t", "running", None)
+
+
+def test_counts_in_order_do_not_tell_how_they_were_found() -> None:
+    found = {"b": {"stalled": 1, "failed": 1, "pending": 2}, "a": {"cancelled": 1, "running": 3}}
+    ordered = in_order(found)
+    assert ordered == found
+    assert [*ordered] == ["a", "b"]
+    assert [[*states] for states in ordered.values()] == [
+        ["running", "cancelled"],
+        ["pending", "failed", "stalled"],
+    ]

@@ -232,17 +232,28 @@ def test_interrupt_reaches_the_caller(ground: Ground) -> None:
         closing(waiting(ground, seconds=30)) as connection,
         psycopg.connect(ground.dsn, autocommit=True) as other,
     ):
-        pid, main = connection.info.backend_pid, threading.get_ident()
+        pid, main, heard = connection.info.backend_pid, threading.get_ident(), threading.Event()
 
         def interrupt() -> None:
             while other.execute(
                 "SELECT state FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'", [pid]
             ).fetchone() != ("active",):
                 pass
-            signal.pthread_kill(main, signal.SIGINT)
+            # Once is not enough: one that comes just before the wait begins is seen when that ends.
+            while not heard.is_set():
+                signal.pthread_kill(main, signal.SIGINT)
 
-        with meanwhile(interrupt), pytest.raises(KeyboardInterrupt):
-            ask(connection, b"SELECT pg_sleep(%(seconds)s)", {"seconds": 600.0})
+        def hear(*_: object) -> None:
+            if not heard.is_set():
+                heard.set()
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, hear)
+        try:
+            with pytest.raises(KeyboardInterrupt), meanwhile(interrupt):
+                ask(connection, b"SELECT pg_sleep(%(seconds)s)", {"seconds": 600.0})
+        finally:
+            signal.signal(signal.SIGINT, before)
         connection.cancel_safe()
 
 
